@@ -1,0 +1,1 @@
+"""What we do: the controller, its workers, and the command line."""

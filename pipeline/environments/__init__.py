@@ -1,0 +1,1 @@
+"""What a prompt asks and how an answer is rewarded."""

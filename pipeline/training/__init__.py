@@ -1,0 +1,1 @@
+"""Workers that train on rollouts."""
