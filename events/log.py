@@ -24,7 +24,10 @@ MAX_DISPATCHES_PER_ENTRY: Final = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One atomic decision as it stands in the log. ``time``: wall time in seconds; ``input``: the answered result's id."""
+    """One atomic decision as it stands in the log.
+
+    ``time``: wall time in seconds; ``input``: the answered result's id.
+    """
 
     offset: int
     epoch: int

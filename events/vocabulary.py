@@ -306,7 +306,10 @@ class Requeue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Select:
-    """Groups leave the buffer for this step, as its ``chunk``-th chunk. Empty with ``last``: the step closes as it is."""
+    """Groups leave the buffer for this step, as its ``chunk``-th chunk.
+
+    Empty with ``last``: the step closes as it is.
+    """
 
     step: int
     chunk: int
