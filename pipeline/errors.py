@@ -1,6 +1,7 @@
 """What can go wrong when a run is prepared or driven, by who must act.
 
-Rule: a message says what happened, with the value, and what to do next. ``exit_code`` is what the command line ends with.
+Rule 1: a message says what happened, with the value, and what to do next.
+Rule 2: ``exit_code`` is what the command line ends with.
 """
 
 from typing import ClassVar

@@ -1,0 +1,251 @@
+"""The settings, section by section: names, units, defaults, and what the edge values mean.
+
+Rule 1: units stand in names (``_s`` seconds, ``_tokens``), counts of things are plural nouns.
+Rule 2: null means derived; the derivation is in ``plan_checks`` and ``rollog train --dry-run`` prints it.
+Rule 3: a section checks only ranges of its own fields. What depends on two sections is in ``plan_checks``.
+Rule 4: nothing is converted: 1.0 is not an integer and "3" is not a number, so a slip is refused and not guessed.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+Count = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Duration = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+def _unquoted_off(value: Any) -> Any:
+    """YAML 1.1 reads a bare ``off`` as false."""
+    return "off" if value is False else value
+
+
+class Section(BaseModel):
+    """A frozen group of settings that refuses names it does not know."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+
+
+class Model(Section):
+    """The model that is trained, and how it answers."""
+
+    path: Annotated[str, Field(min_length=1)]
+    """Folder in the Hugging Face layout (config.json, safetensors, tokenizer), relative to the working directory."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Number format of the weights in the generator and in the trainer's forward pass."""
+    max_tokens: Positive = 1024
+    """Most tokens of one answer, the end token included; an answer that reaches it is cut there and still scored."""
+    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    """Divides the logits when sampling and when training alike; 1 leaves them as they are."""
+    chat_template: bool = True
+    """true: prompts go through the tokenizer's chat template as a user's message; false: they are used as they are."""
+    system_prompt: str | None = None
+    """A system message before every prompt (chat template only); null: none."""
+
+
+class Task(Section):
+    """How many problems a reasoning-gym task makes, and which."""
+
+    size: Positive = 1000
+    """Number of problems, which are the rows of the data set."""
+    seed: Count = 0
+    """Seed of the problems, apart from the run's seed: two runs may differ in sampling and share their problems."""
+    options: dict[str, Any] = {}
+    """The task's own parameters (``min_terms`` and the like), passed on as they are."""
+
+
+class Data(Section):
+    """Where prompts come from."""
+
+    path: Annotated[str, Field(min_length=1)]
+    """A ``.jsonl`` file, a folder written by ``datasets.save_to_disk``, or ``reasoning_gym:<task>``."""
+    split: str | None = None
+    """Split of a data set folder that holds several; null: the only one."""
+    task: Task | None = None
+    """Only for ``reasoning_gym:<task>``; null: 1000 problems of seed 0."""
+    prompt: str = "prompt"
+    """Column with the prompt: a text, or a list of chat messages."""
+    answer: str | None = "answer"
+    """Column with the right answer, handed to the reward; null: there is none."""
+    source: str | None = None
+    """Column that says where a row comes from, for tables by source; null: the name of the file, folder or task."""
+    epochs: Positive = 1
+    """How often every row is handed out. Batches cross the borders between epochs."""
+
+
+class Grpo(Section):
+    """The algorithm: what a step is and what its loss is."""
+
+    prompts_per_step: Positive = 16
+    """N: groups in one optimizer step."""
+    rollouts_per_prompt: Positive = 8
+    """Answers sampled for a prompt; their rewards are compared with each other."""
+    max_steps: Positive | None = None
+    """Optimizer steps of the run; null: as many whole steps as the data gives, epochs x rows // N."""
+    clip_low: Share = 0.2
+    """The ratio new / old policy is clipped below at 1 - clip_low; 1: never."""
+    clip_high: Weight = 0.28
+    """The ratio is clipped above at 1 + clip_high."""
+    kl: Weight = 0.0
+    """Weight of the divergence from the model that the run began with; 0: no reference model is held."""
+    importance_cap: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 2.0
+    """The weight old policy / generator of a token is cut here (truncated importance sampling)."""
+    advantage: Literal["group_norm"] = "group_norm"
+    """group_norm: reward minus the group's mean, divided by its standard deviation."""
+
+
+class Optimizer(Section):
+    """AdamW and its schedule."""
+
+    lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0e-6
+    """Learning rate after the warm-up."""
+    betas: Annotated[tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]],
+                     Field(strict=False)] = (0.9, 0.99)  # fmt: skip
+    """Decay of the running means of the gradient and of its square."""
+    weight_decay: Weight = 0.0
+    """Decoupled weight decay, per step and multiplied by the learning rate."""
+    warmup_steps: Count = 10
+    """Steps in which the learning rate rises in a line from 0; 0: none."""
+    decay: Literal["linear", "constant"] = "linear"
+    """linear: from lr after the warm-up down to 5% of it at the last step; constant: stays at lr."""
+    max_grad_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    """The gradient's norm over all parameters is cut here; a very large value: never."""
+
+
+class Sampler(Section):
+    """Which groups a step may train."""
+
+    name: Literal["in_order"] = "in_order"
+    """in_order: a step trains exactly the prompts admitted for it."""
+    lookahead: Count = 1
+    """K: a group is trained at most K versions after the weights that began it; 0: on policy, one batch at a time."""
+
+
+class Failure(Section):
+    """What is tried again, how often, and when a prompt or the run is given up. Attempts are counted per prompt."""
+
+    max_infra_attempts: Positive = 5
+    """Failures of the machinery (time-outs, lost connections) until the prompt is dropped."""
+    max_data_attempts: Positive = 2
+    """Failures of the prompt itself (its reward raises) until the prompt is dropped."""
+    max_lost_attempts: Positive = 20
+    """Attempts whose worker vanished, under one controller, until the prompt is dropped. A killed run counts none."""
+    backoff_base_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    """Wait before the second infra attempt; doubles with each further failure."""
+    backoff_max_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 30.0
+    """Longest wait between two infra attempts."""
+    max_skipped_prompts: Count | Literal["unlimited"] = 0
+    """Prompts of the whole run that may be dropped for data failures; 0: the first one stops the run."""
+    max_consecutive_dropped_prompts: Count = 0
+    """Prompts that may be dropped for infra failures with no finished group between; 0: the first one stops the run."""
+    on_dropped_prompt: Literal["shrink"] = "shrink"
+    """shrink: the step closes one group short."""
+    max_replacement_attempts: Positive = 1
+    """Spares tried in one place of a step; only with replace."""
+    reserve_prompts: Positive = 1
+    """Low-water mark of the reserve of spare prompts; only with replace."""
+    min_step_fraction: Annotated[float, Field(gt=0, le=1)] = 0.9
+    """Smallest share of N that a step may train; a step that falls below stops the run. 1: no step may shrink."""
+    evicted_prompts: Literal["drop"] = "drop"
+    """drop: a prompt evicted for age is not handed out again (in_order evicts none)."""
+    max_requeues: Count = 1
+    """Times an evicted prompt is handed out again; only with requeue."""
+    filter: Literal["none"] = "none"
+    """none: every finished group is trained."""
+
+    @property
+    def skip_limit(self) -> float:
+        """``max_skipped_prompts`` as a number to compare with: infinity when unlimited."""
+        return float("inf") if self.max_skipped_prompts == "unlimited" else self.max_skipped_prompts
+
+
+class Flow(Section):
+    """How much runs at once, and every deadline."""
+
+    max_inflight_prompts: Positive = 32
+    """Work orders that generators may hold or find at once."""
+    max_buffered_groups: Positive | None = None
+    """Admitted and not yet selected groups; null: what the sampler needs, N(K+1) for in_order."""
+    min_groups_for_streaming: Positive | None = None
+    """Groups that a step's first chunks wait for; null: N, so the whole step is one chunk."""
+    rollout_timeout_s: Duration = 600.0
+    """A group must be finished this long after a generator took it, rewards included, or its attempt fails."""
+    reward_timeout_s: Duration = 60.0
+    """The rewards of one group must be there this long after they were asked for, or the attempt fails."""
+    stall_timeout_s: Duration = 900.0
+    """With no group finished and no step trained for this long, the run is stalled."""
+    stall_action: Literal["warn", "abort"] = "warn"
+    """warn: say so in the log and go on; abort: stop the run."""
+    lease_s: Duration = 10.0
+    """A worker that has not renewed its lease for this long is taken for dead; it renews every third of it."""
+    worker_orphan_s: Duration = 600.0
+    """A worker that reaches no server or sees no controller for this long ends."""
+
+
+class Generation(Section):
+    """The processes that answer prompts."""
+
+    engine: Literal["torch"] = "torch"
+    """torch: transformers' own forward pass, one group per batch."""
+    workers: Positive = 1
+    """Processes."""
+    tensor_parallel: Literal[1] = 1
+    """Devices that share one generator; the torch engine has 1."""
+
+
+class Training(Section):
+    """The processes that train."""
+
+    engine: Literal["torch"] = "torch"
+    """torch: one process, plain PyTorch."""
+    ranks: Literal[1] = 1
+    """Processes that share a step's rows; the torch engine has 1."""
+    tensor_parallel: Literal[1] = 1
+    """Devices that share one copy of the model; the torch engine has 1."""
+    micro_batch: Positive = 8
+    """Rows in one forward and backward pass."""
+    logprob_batch: Positive = 8
+    """Rows in one forward pass that only computes old logprobs."""
+
+
+class Compaction(Section):
+    """Rollouts of more than one row."""
+
+    enabled: Literal[False] = False
+    """false: a rollout is one row."""
+    max_context_tokens: Positive | None = None
+    """Longest row before an answer is compacted; only with compaction."""
+
+
+class CheckpointSettings(Section):
+    """When the trained state becomes durable."""
+
+    every_steps: Positive = 10
+    """Steps between two checkpoints; one more is written at a stop and at the end."""
+    keep_last: Positive = 2
+    """Newest checkpoints kept, with the blobs needed to train from the oldest of them again."""
+
+
+class LogSettings(Section):
+    """Where the log lives."""
+
+    redis: Annotated[str, Field(pattern=r"^(embedded|(redis|rediss|unix)://.+)$")] = "embedded"
+    """embedded: a private server under the run's folder; else a URL: redis://, rediss:// or unix://."""
+    durability: Literal["synced", "relaxed"] = "synced"
+    """synced: an entry is on disk before it counts; relaxed: a crash of the machine may lose the last second."""
+
+
+class Track(Section):
+    """Live copies of the main numbers in other tools."""
+
+    wandb: Literal[False] = False
+    """false: nothing is sent to Weights & Biases."""
+    tensorboard: Literal[False] = False
+    """false: no TensorBoard files."""
+    mlflow: Literal[False] = False
+    """false: nothing is sent to MLflow."""
+
+
+Determinism = Annotated[Literal["off", "pinned"], BeforeValidator(_unquoted_off)]
