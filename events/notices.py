@@ -1,0 +1,45 @@
+"""What the control stream must still tell a worker that starts to read it late.
+
+Rule 1: an outbox with orders rings the doorbell: the log adds one ``Doorbell`` to control, nobody else needs to.
+Rule 2: control is cut at every Publish, so it stays short however long the run. What was cut and still holds is said
+        again in the same script, before the new notice: the last ``NewGeneration``, and the last ``KEPT_WEIGHTS``
+        published files (``pinned`` loads older ones). So a notice can come twice, and a reader must not mind.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from rollog.events.log import Outbox
+from rollog.events.messages import Doorbell, NewGeneration, NewWeights, Notice
+
+KEPT_WEIGHTS: Final = 64
+
+
+class ControlBook:
+    """What control says in one writer epoch."""
+
+    def __init__(self) -> None:
+        self._generation: NewGeneration | None = None
+        self._weights: dict[int, NewWeights] = {}
+
+    def notices(self, outbox: Outbox) -> tuple[Sequence[Notice], bool]:
+        """The notices to be written for this outbox, and whether everything before them is cut."""
+        said = list(outbox.control)
+        if outbox.orders and Doorbell() not in said:
+            said.append(Doorbell())
+        cut = any(isinstance(notice, NewWeights) for notice in said)
+        again: list[Notice] = []
+        if cut:
+            again = [*([self._generation] if self._generation else []), *self._weights.values()]
+        for notice in said:
+            match notice:
+                case NewGeneration():
+                    self._generation = notice
+                case NewWeights():
+                    self._weights.pop(notice.version, None)
+                    self._weights[notice.version] = notice
+                case _:
+                    pass
+        while len(self._weights) > KEPT_WEIGHTS:
+            del self._weights[next(iter(self._weights))]
+        return [*again, *said], cut
