@@ -2,8 +2,9 @@
 
 Rule 1: ordinal o is epoch o div M, position o mod M of M rows; its row follows from the seed alone (``permutation``).
 Rule 2: a row is plain: texts, numbers, lists and maps, always with ``prompt``, ``answer`` and ``source``.
-Rule 3: every row is checked before the run begins. The fingerprint is of the content as the run sees it, not of the file:
-        the same rows as JSONL and as a data set folder have the same one.
+Rule 3: every row is checked before the run begins.
+Rule 4: the fingerprint is of the content as the run sees it, not of the file: the same rows as JSONL and as a data set
+        folder have the same one.
 """
 
 import json
@@ -71,8 +72,8 @@ def _checked_row(raw: Row, data: Data, source: Source, index: int) -> Row:
     for column in (data.prompt, data.answer, data.source):
         if column is not None and column not in raw:
             raise DataError(
-                f"{source.place(index)}: no column {column!r}; it has {', '.join(sorted(raw)) or 'none'}. Mend the row, or "
-                f"name the right column in data.prompt, data.answer or data.source."
+                f"{source.place(index)}: no column {column!r}; it has {', '.join(sorted(raw)) or 'none'}. Mend the "
+                f"row, or name the right column in data.prompt, data.answer or data.source."
             )
     mapped = {data.prompt, data.answer, data.source}
     row: Row = {name: value for name, value in raw.items() if name not in mapped}
@@ -81,8 +82,8 @@ def _checked_row(raw: Row, data: Data, source: Source, index: int) -> Row:
     row["source"] = source.name if data.source is None else raw[data.source]
     if not _is_prompt(row["prompt"]):
         raise DataError(
-            f"{source.place(index)} column {data.prompt!r}: {row['prompt']!r} is no prompt. Give a text that is not empty, or "
-            f'a list of chat messages {{"role": ..., "content": ...}}.'
+            f"{source.place(index)} column {data.prompt!r}: {row['prompt']!r} is no prompt. Give a text that is "
+            f'not empty, or a list of chat messages {{"role": ..., "content": ...}}.'
         )
     if "completion" in row:
         raise DataError(

@@ -4,12 +4,12 @@ Rule 1: no state. The row of an ordinal follows from (seed, number of rows, ordi
 Rule 2: the result never changes between versions: a log's rows would become others. Golden values are tests.
 Rule 3: integers and blake2b only, so that no platform can round differently.
 
-A Feistel network turns any function into a permutation: (left, right) -> (right, left + F(right)) can be undone whatever
-F is (Luby and Rackoff, 1988, https://doi.org/10.1137/0217022). Here left and right are numbers below
-side = ceil(sqrt(M)), so the network permutes side x side >= M numbers. A result that is not below M is put through again
-(cycle walking: Black and Rogaway, 2002, https://doi.org/10.1007/3-540-45760-7_9): the walk follows the cycle that began
-below M, so it comes back below M, and two positions never end on one row. Since side x side < M + 2 sqrt(M) + 1, a
-second walk is rare for large M.
+A Feistel network turns any function into a permutation: (left, right) -> (right, left + F(right)) can be undone
+whatever F is (Luby and Rackoff, 1988, https://doi.org/10.1137/0217022). Here left and right are numbers below
+side = ceil(sqrt(M)), so the network permutes side x side >= M numbers. A result that is not below M is put through
+again (cycle walking: Black and Rogaway, 2002, https://doi.org/10.1007/3-540-45760-7_9): the walk follows the cycle
+that began below M, so it comes back below M, and two positions never end on one row. Since side x side is less than
+M + 2 sqrt(M) + 1, a second walk is rare for large M.
 """
 
 import math
@@ -32,7 +32,7 @@ def key_of(seed: int, epoch: int) -> bytes:
 
 
 def permute(position: int, size: int, key: bytes) -> int:
-    """Image of ``position`` under the permutation of 0 .. size - 1 that ``key`` names. ValueError outside that range."""
+    """Image of ``position`` under the permutation of 0 .. size - 1 that ``key`` names. ValueError outside them."""
     if not 0 <= position < size:
         raise ValueError(f"position {position} is not in 0 .. {size - 1}")
     side = math.isqrt(size - 1) + 1

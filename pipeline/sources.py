@@ -1,4 +1,4 @@
-"""Where rows come from: a JSONL file, a data set folder, a reasoning-gym task. Raw rows by index, with the name of their place.
+"""Where rows come from: a JSONL file, a data set folder, a reasoning-gym task. Raw rows by index, each with its place.
 
 Rule 1: a source gives any row by its index; nothing is streamed, because an ordinal's row must be there at any time.
 Rule 2: what cannot be read is a DataError with file and line (or row), found when the source is opened and not mid-run.
@@ -49,8 +49,8 @@ def open_source(data: Data) -> Source:
     if path.exists():
         raise DataError(f"data.path={path}: files named *{path.suffix} cannot be read. Convert it to a .jsonl file.")
     raise DataError(
-        f"data.path={path}: no such file or folder. Correct the path; a data set of the Hugging Face hub is first saved "
-        f"with datasets.load_dataset(...).save_to_disk(FOLDER), and a reasoning-gym task is {TASK_PREFIX}<task>."
+        f"data.path={path}: no such file or folder. Correct the path; a data set of the Hugging Face hub is first "
+        f"saved with datasets.load_dataset(...).save_to_disk(FOLDER), and a reasoning-gym task is {TASK_PREFIX}<task>."
     )
 
 
@@ -137,9 +137,7 @@ def _folder(path: Path, split: str | None) -> TableRows:
         if split is None and len(names) == 1:
             split = names[0]
         if split not in names:
-            raise DataError(
-                f"data.path={path}: data.split={split} is none of its splits. Use one of: {', '.join(names)}."
-            )
+            raise DataError(f"data.path={path}: it has no data.split={split}. Use one of: {', '.join(names)}.")
         loaded = loaded[split]
     elif split is not None:
         raise DataError(f"data.path={path}: has no splits, and data.split={split}. Remove data.split.")
@@ -150,17 +148,16 @@ def _folder(path: Path, split: str | None) -> TableRows:
 
 def _task(name: str, task: Task) -> TableRows:
     """Problems of a reasoning-gym task as rows with prompt, answer, metadata."""
+    origin = f"{TASK_PREFIX}{name}"
     try:
         import reasoning_gym
         from reasoning_gym.factory import DATASETS
     except ModuleNotFoundError as error:
-        raise DataError(
-            f"data.path={TASK_PREFIX}{name}: needs `pip install 'rollog[train]'` (reasoning-gym)."
-        ) from error
+        raise DataError(f"data.path={origin}: needs `pip install 'rollog[train]'` (reasoning-gym).") from error
     if name not in DATASETS:
         near = difflib.get_close_matches(name, DATASETS, n=3)
         raise DataError(
-            f"data.path={TASK_PREFIX}{name}: no such task. "
+            f"data.path={origin}: no such task. "
             + (
                 f"Did you mean {' or '.join(near)}?"
                 if near
@@ -172,8 +169,6 @@ def _task(name: str, task: Task) -> TableRows:
         # Metadata may hold tuples and number keys, which neither the log's digests nor the reward's pipe know.
         rows = json.loads(json.dumps(problems))
     except (TypeError, ValueError, AssertionError, AttributeError) as error:
-        raise DataError(
-            f"data.path={TASK_PREFIX}{name}: the task refuses data.task.options={task.options}: {error}"
-        ) from error
+        raise DataError(f"data.path={origin}: the task refuses data.task.options={task.options}: {error}") from error
     table = [{"prompt": row.pop("question"), **row} for row in rows]
-    return TableRows(name, f"{TASK_PREFIX}{name}", table)
+    return TableRows(name, origin, table)

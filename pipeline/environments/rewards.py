@@ -1,0 +1,120 @@
+"""Reward functions, and how a setting names one.
+
+Rule 1: a reward is ``(prompt, completion, answer, **row) -> float``: the row's prompt, what the model answered as text,
+        the right answer, and every other column of the row by its name.
+Rule 2: it is a finite number; larger is better. Only differences inside a group matter to the training.
+Rule 3: it may raise. That fails the attempt as the data's fault, and names the function and the row.
+"""
+
+import difflib
+import importlib
+import importlib.util
+import inspect
+import re
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from rollog.pipeline.errors import PlanError
+
+Reward = Callable[..., float]
+
+
+def exact(prompt: object, completion: str, answer: object, **row: object) -> float:
+    """1 if the completion is the answer, apart from white space around it; else 0."""
+    return float(completion.strip() == str(answer).strip())
+
+
+def share_of_right_positions(prompt: object, completion: str, answer: object, **row: object) -> float:
+    """Characters that stand where the answer has them, out of the length of the longer of the two; white space aside.
+
+    In [0, 1], and 1 only for the answer itself: too short and too long both cost.
+    """
+    got, wanted = "".join(completion.split()), "".join(str(answer).split())
+    if not got and not wanted:
+        return 1.0
+    return sum(a == b for a, b in zip(got, wanted, strict=False)) / max(len(got), len(wanted))
+
+
+def reasoning_gym(prompt: object, completion: str, answer: object, **row: Any) -> float:
+    """The task's own score, in [0, 1], of what stands in the last <answer> tag, or of the whole completion without one.
+
+    Needs rows of ``data.path: reasoning_gym:<task>``, which carry the task's name in ``metadata``.
+    """
+    tagged = re.findall(r"<answer>(.*?)</answer>", completion, flags=re.DOTALL)
+    entry = {"question": prompt, "answer": answer, "metadata": row["metadata"]}
+    return float(_scorer(row["metadata"]["source_dataset"])((tagged[-1] if tagged else completion).strip(), entry))
+
+
+@cache
+def _scorer(task: str) -> Callable[[str, dict[str, Any]], float]:
+    from reasoning_gym import get_score_answer_fn
+
+    score: Callable[[str, dict[str, Any]], float] = get_score_answer_fn(task)
+    return score
+
+
+def resolve(spec: str) -> Reward:
+    """The function that ``module:function`` or ``file.py:function`` names. PlanError says what is wrong with the name.
+
+    This runs the module's own code, so the run does it in the reward child only.
+    """
+    place, colon, name = spec.rpartition(":")
+    if not colon or not place or not name:
+        raise PlanError(f"reward={spec}: write it as module:function or file.py:function.")
+    try:
+        module = _load_file(place, spec) if place.endswith(".py") else importlib.import_module(place)
+    except PlanError:
+        raise
+    except ModuleNotFoundError as error:
+        if error.name is not None and (place == error.name or place.startswith(f"{error.name}.")):
+            raise PlanError(
+                f"reward={spec}: no module named {error.name}. Install it, put it into the folder that rollog is "
+                f"started in, or write file.py:function."
+            ) from error
+        raise PlanError(f"reward={spec}: its module needs {error.name}, which is not installed.") from error
+    except Exception as error:
+        raise PlanError(f"reward={spec}: its module raises {type(error).__name__}: {error}. Mend it.") from error
+    function = getattr(module, name, None)
+    if function is None:
+        near = difflib.get_close_matches(name, [known for known in vars(module) if not known.startswith("_")], n=1)
+        raise PlanError(
+            f"reward={spec}: {place} has no {name}. " + (f"Did you mean {near[0]}?" if near else "Correct the name.")
+        )
+    if not callable(function):
+        raise PlanError(f"reward={spec}: {name} is a {type(function).__name__} and no function. Name a function.")
+    _check_signature(function, spec)
+    reward: Reward = function
+    return reward
+
+
+def _load_file(place: str, spec: str) -> ModuleType:
+    path = Path(place)
+    if not path.is_file():
+        raise PlanError(f"reward={spec}: no file {path}. The path is relative to the settings file.")
+    found = importlib.util.spec_from_file_location(f"rollog_reward_{path.stem}", path)
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    # Dataclasses and typing look their module up by name.
+    sys.modules[found.name] = module
+    found.loader.exec_module(module)
+    return module
+
+
+def _check_signature(function: Callable[..., Any], spec: str) -> None:
+    """Refuse a function that the run could not call, before it has cost a generation."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # some functions written in C tell nothing
+        return
+    try:
+        signature.bind(prompt="", completion="", answer="", source="", any_other_column="")
+    except TypeError as error:
+        raise PlanError(
+            f"reward={spec}: cannot be called with a row: {error}. Give it the signature "
+            f"(prompt, completion, answer, **row) -> float."
+        ) from error
