@@ -39,3 +39,7 @@ class RewardFailure(PipelineError):
     def __init__(self, kind: FailureKind, message: str) -> None:
         super().__init__(message)
         self.kind = kind
+
+
+class RunFailed(PipelineError):
+    """The run cannot go on: the message names the cause; mend it, then resume. Nothing that was logged is lost."""

@@ -1,0 +1,153 @@
+"""The controller. Start reading here.
+
+    mailbox --> decide --> append --> fold --> schedule --> append --> fold --> ... --> Wait
+                             |
+                             +--> work, train, control (the same script)
+
+    waits for a result      unblocked by: Commit, Retry, Drop
+    waits for the trainer   unblocked by: Train
+    waits for the gate      unblocked by: Train (the version moved)
+    waits for a checkpoint  unblocked by: Checkpoint
+    waits for a time        unblocked by: the mailbox, which comes back then
+
+One loop owns the State; there are no locks. An effect exists only through an entry that is already durable: what the
+workers are told is written by the same script as the entry, and processes are started for what the State says.
+
+Entries that stand ready together go out as one pipelined window; each is folded when it is put into the window. If the
+window fails, the State is thrown away, and everything begins again with taking the pen: there is no second path.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from rollog.events.codec import seal
+from rollog.events.errors import LogUncertain
+from rollog.events.log import Entry, Log, Outbox
+from rollog.events.vocabulary import Event, FinishReason, Open, Start
+from rollog.pipeline import outbox
+from rollog.pipeline.decisions import decide, fatal
+from rollog.pipeline.errors import RunFailed
+from rollog.pipeline.inputs import Answer
+from rollog.pipeline.mailbox import Mailbox
+from rollog.pipeline.policy import Policy
+from rollog.pipeline.scheduling import Wait, WaitFor, schedule
+from rollog.replay.projector import fold, fold_all
+from rollog.replay.state import State
+
+MAX_WINDOW = 64
+"""Entries in one pipelined window, at most."""
+
+
+class Observer(Protocol):
+    """Somebody who watches: live progress, a test. Sees each entry once it is durable; never changes anything."""
+
+    def entry(self, state: State, entry: Entry) -> None:
+        """The entry is durable; ``state`` may be some entries ahead of it."""
+        ...
+
+    def waiting(self, state: State, wait: Wait) -> None:
+        """Nothing can be decided now."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Controller:
+    """Decides, appends, folds. ``start`` is the first entry of a fresh log; ``clock`` gives wall time in seconds."""
+
+    log: Log
+    mailbox: Mailbox
+    policy: Policy
+    start: Start
+    clock: Callable[[], float]
+    nonce: Callable[[], str]
+    version: str
+    """Of rollog."""
+    machine: Mapping[str, Any]
+    observer: Observer
+    reconfigure: Callable[[State], tuple[Event, ...]] = lambda state: ()
+    """What a resume changes: asked once, of the State that it found."""
+    state: State = field(default_factory=State)
+    window: list[tuple[Entry, Outbox]] = field(default_factory=list)
+
+    def run(self) -> FinishReason:
+        """Drive the run to its Finish.
+
+        Raises ``Fenced`` when another controller took the pen, ``RunFailed`` when the run cannot go on.
+        """
+        self.open("start")
+        while True:
+            try:
+                wait = self.turn()
+            except LogUncertain as uncertain:
+                self.open(f"the log gave no answer: {uncertain}")
+                continue
+            if wait.why is WaitFor.NOTHING:
+                assert self.state.finish is not None
+                return self.state.finish
+
+    def open(self, reason: str) -> None:
+        """Take the pen, fold, say so, and tell the workers everything under the new writer epoch."""
+        self.window.clear()
+        pen = self.log.open(self.nonce())
+        self.state = fold_all(self.log.read())
+        if self.state.offset == 0:
+            self._append((self.start,), epoch=pen.epoch)
+        opened = Open(epoch=pen.epoch, reason=reason[:200], rollog=self.version, machine=self.machine)
+        self._append((opened, *self.reconfigure(self.state)), epoch=pen.epoch)
+        self._flush()
+        self.reconfigure = lambda state: ()
+        self.log.hand_over(outbox.of_state(self.state))
+        self.mailbox.start_after(self.state.input)
+
+    def turn(self) -> Wait:
+        """Decide everything that can be decided, then wait for the outside once and decide what follows from it."""
+        wait = self._advance()
+        self._flush()
+        self.observer.waiting(self.state, wait)
+        if wait.why is WaitFor.NOTHING:
+            return wait
+        for event in self.mailbox.wait(self.state, wait.until, self.clock()):
+            answered = event.id if isinstance(event, Answer) else None
+            why = fatal(self.state, event)
+            events = decide(self.state, self.policy, event, self.clock())
+            if events and (why is None or answered is not None):
+                self._append(events, input=answered)
+            if why is not None:
+                self._flush()
+                raise RunFailed(why)
+            wait = self._advance()
+        self._flush()
+        return wait
+
+    def _advance(self) -> Wait:
+        """Ask the scheduler again after each entry, until it says what it waits for."""
+        pressure = self.log.pressure()
+        while True:
+            decision = schedule(self.state, self.policy, self.clock(), pressure)
+            if isinstance(decision, Wait):
+                return decision
+            self._append(decision)
+
+    def _append(self, events: tuple[Event, ...], *, input: str | None = None, epoch: int | None = None) -> None:
+        """Put one entry into the window and fold it."""
+        entry = seal(
+            offset=self.state.offset + 1,
+            epoch=self.state.epoch if epoch is None else epoch,
+            time=self.clock(),
+            input=input,
+            events=events,
+            previous=self.state.digest,
+        )
+        fold(self.state, entry)
+        self.window.append((entry, outbox.of_entry(self.state, entry)))
+        if len(self.window) >= MAX_WINDOW:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Make the window durable. What was folded and did not land is thrown away by the ``open`` that follows."""
+        window, self.window = self.window, []
+        if window:
+            self.log.append(window)
+        for entry, _ in window:
+            self.observer.entry(self.state, entry)

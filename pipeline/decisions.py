@@ -1,0 +1,293 @@
+"""What follows from an input: pure functions of (state, policy, input, now).
+
+Rule 1: every answer of a worker makes exactly one entry; ``Late`` when nothing else follows from it.
+Rule 2: an answer counts only for the very order it echoes (offset, writer epoch, digest of the entry).
+Rule 3: budgets are counted from the log, so a restart cannot refill them.
+Rule 4: a prompt that stops the run backs off; it is not lost.
+"""
+
+import math
+from typing import assert_never
+
+from rollog.events.messages import (
+    BlobUnreadable,
+    CheckpointDone,
+    GroupDone,
+    GroupFailed,
+    Result,
+    StepDone,
+    StopRequest,
+    WeightsLoaded,
+    WeightsReady,
+    WorkerJoined,
+    WorkerLeft,
+)
+from rollog.events.vocabulary import (
+    Checkpoint,
+    Commit,
+    Drop,
+    Event,
+    FailureKind,
+    Join,
+    Late,
+    Leave,
+    Load,
+    Note,
+    Publish,
+    Resume,
+    Retry,
+    Role,
+    Shrink,
+    Stop,
+    StopReason,
+    Train,
+)
+from rollog.pipeline.inputs import Answer, BlobGone, Input, LeaseLost, Overdue, StopAsked, TrainerGone, WorkerGone
+from rollog.pipeline.policy import Policy
+from rollog.replay.state import Group, Place, State
+
+Events = tuple[Event, ...]
+
+MAX_ERROR_CHARS = 500
+"""Longer error texts are cut: an entry holds facts, the worker's own log holds the traceback."""
+
+GAP_ALARM = 1e-2
+"""Mean logprob difference (nats per token) between generator and trainer under the same weights that is no rounding:
+published reports of a generator on stale weights show 0.2, of a healthy pair in float32 below 0.001."""
+
+
+def decide(state: State, policy: Policy, event: Input, now: float) -> Events:
+    """The entry that this input causes at wall time ``now``; empty when nothing follows (never for an Answer)."""
+    match event:
+        case Answer(result=None):
+            return (Late(what="not a message"),)
+        case Answer(result=result):
+            assert result is not None
+            return _answer(state, policy, result, now)
+        case LeaseLost():
+            group = _running(state, event.prompt, event.attempt)
+            return () if group is None else _lost(state, policy, group, f"{event.worker or 'its worker'} is gone", now)
+        case Overdue():
+            group = _running(state, event.prompt, event.attempt)
+            error = f"timeout after {event.ran_s:.0f} s ({event.worker})"
+            return () if group is None else _failed(state, policy, group, FailureKind.INFRA, error, now)
+        case BlobGone():
+            group = state.groups.get(event.prompt)
+            if group is None or group.place is not Place.BUFFER or group.attempt != event.attempt:
+                return ()
+            return (_retry(group, FailureKind.LOST, event.error, now),)
+        case TrainerGone():
+            return () if event.generation != state.generation else _resume(state, event)
+        case WorkerGone():
+            gone = Leave(worker=event.worker, role=event.role, reason=event.reason)
+            return (gone,) if event.worker in state.workers else ()
+        case StopAsked():
+            return () if state.stopping else (Stop(reason=event.reason, deadline=now + event.within_s),)
+        case _:
+            assert_never(event)
+
+
+def _answer(state: State, policy: Policy, result: Result, now: float) -> Events:
+    match result:
+        case GroupDone():
+            group = _running(state, result.prompt, result.attempt)
+            if group is None or group.order != result.cause or not _plausible(state, group, result):
+                return (Late(what="group", prompt=result.prompt, attempt=result.attempt, worker=result.worker),)
+            return (
+                Commit(
+                    prompt=result.prompt,
+                    attempt=result.attempt,
+                    blob=result.blob,
+                    born=result.born,
+                    done=result.done,
+                    rollouts=result.rollouts,
+                    rows=result.rows,
+                    tokens=result.tokens,
+                    reward_mean=result.reward_mean,
+                    reward_std=result.reward_std,
+                    worker=result.worker,
+                ),
+            )
+        case GroupFailed():
+            group = _running(state, result.prompt, result.attempt)
+            if group is None or group.order != result.cause:
+                return (Late(what="failure", prompt=result.prompt, attempt=result.attempt, worker=result.worker),)
+            if result.kind is FailureKind.LOST:
+                return _lost(state, policy, group, result.error, now)
+            return _failed(state, policy, group, result.kind, result.error, now)
+        case StepDone():
+            return _step_done(state, result)
+        case WeightsReady():
+            if result.generation != state.generation or result.version != state.version:
+                return (Late(what="weights", generation=result.generation, worker=result.worker),)
+            return (Publish(version=result.version, file=result.file, digest=result.digest),)
+        case CheckpointDone():
+            # A checkpoint of an older generation is as good: its manifest names an entry of this log.
+            if result.version > state.version or result.version < state.oldest_kept_checkpoint():
+                return (Late(what="checkpoint", generation=result.generation, worker=result.worker),)
+            return (Checkpoint(version=result.version, manifest=result.manifest, digest=result.digest),)
+        case BlobUnreadable():
+            if result.generation != state.generation:
+                return (Late(what="blob", prompt=result.prompt, generation=result.generation, worker=result.worker),)
+            text = f"step {result.step}: the blob of prompt {result.prompt} cannot be read: {result.error}"
+            return (Note(what="unreadable blob", text=_cut(text)),)
+        case WorkerJoined():
+            return (Join(worker=result.worker, role=result.role),)
+        case WeightsLoaded():
+            return (Load(worker=result.worker, version=result.version, digest=result.digest),)
+        case WorkerLeft():
+            if result.worker not in state.workers:
+                return (Late(what="leave", worker=result.worker),)
+            return (Leave(worker=result.worker, role=result.role, reason=_cut(result.reason)),)
+        case StopRequest():
+            if state.stopping is not None or state.finish is not None:
+                return (Late(what="stop"),)
+            return (Stop(reason=result.reason, deadline=now + result.within_s),)
+        case _:
+            assert_never(result)
+
+
+def _step_done(state: State, result: StepDone) -> Events:
+    trained = result.generation == state.generation and result.step == state.standing
+    if not trained or not state.step(result.step).closed:
+        return (Late(what="step", step=result.step, generation=result.generation, worker=result.worker),)
+    events: list[Event] = [
+        Train(
+            step=result.step,
+            generation=result.generation,
+            loss=result.loss,
+            grad_norm=result.grad_norm,
+            tokens=result.tokens,
+            rows=result.rows,
+            padding=result.padding,
+            seconds=result.seconds,
+            logprob_gap=result.logprob_gap,
+        )
+    ]
+    # Published for every new version, and when steps trained again have come back to the version (file lost or not).
+    if result.digest and result.step + 1 >= state.version:
+        events.append(Publish(version=result.step + 1, file=result.file, digest=result.digest))
+    if result.logprob_gap is not None and result.logprob_gap > GAP_ALARM:
+        text = (
+            f"step {result.step}: the generators' logprobs differ from the trainer's by {result.logprob_gap:.3g} nats "
+            f"per token under the same weights; a generator runs other weights than it says"
+        )
+        events.append(Note(what="logprob_gap", text=text))
+    return tuple(events)
+
+
+def _resume(state: State, gone: TrainerGone) -> Events:
+    """A new trainer generation, from the newest whole checkpoint at or below the version.
+
+    A manifest that is on disk while its event is not on the log (the controller died between them) is announced first.
+    """
+    oldest = state.oldest_kept_checkpoint()
+    usable = [checkpoint for checkpoint in gone.whole if oldest <= checkpoint.version <= state.version]
+    newest = max(usable, key=lambda checkpoint: checkpoint.version, default=None)
+    events: list[Event] = []
+    if newest is not None and state.checkpoints.get(newest.version) != newest:
+        events.append(Checkpoint(version=newest.version, manifest=newest.manifest, digest=newest.digest))
+    version, manifest = (0, "") if newest is None else (newest.version, newest.manifest)
+    events.append(Resume(version=version, checkpoint=manifest, reason=_cut(gone.reason)))
+    rank_left = [name for name, worker in state.workers.items() if worker.role is Role.TRAINER]
+    events.extend(Leave(worker=name, role=Role.TRAINER, reason=_cut(gone.reason)) for name in rank_left)
+    return tuple(events)
+
+
+def _running(state: State, prompt: int, attempt: int) -> Group | None:
+    group = state.groups.get(prompt)
+    return group if group is not None and group.place is Place.IN_FLIGHT and group.attempt == attempt else None
+
+
+def _plausible(state: State, group: Group, result: GroupDone) -> bool:
+    """Whether a finished group can have been made by this order: what a correct worker always reports."""
+    assert state.rules is not None
+    return (
+        group.weights <= result.born <= result.done <= state.version
+        and (not state.rules.pinned or result.born == result.done == group.weights)
+        and result.rollouts == state.rules.rollouts_per_prompt
+        and result.rows >= result.rollouts
+        and math.isfinite(result.reward_mean)
+        and math.isfinite(result.reward_std)
+    )
+
+
+def _lost(state: State, policy: Policy, group: Group, error: str, now: float) -> Events:
+    """Nobody's fault: at once again, without a budget, up to a high limit under one writer epoch."""
+    here = group.lost_attempts + (group.order is not None and group.order.epoch == state.epoch)
+    if here > policy.failure.max_lost_attempts:
+        return _give_up(state, policy, group, FailureKind.INFRA, error, now)
+    return (_retry(group, FailureKind.LOST, error, now),)
+
+
+def _failed(state: State, policy: Policy, group: Group, kind: FailureKind, error: str, now: float) -> Events:
+    limits = policy.failure
+    if kind is FailureKind.INFRA:
+        failures = group.infra_failures + 1
+        if failures >= limits.max_infra_attempts:
+            return _give_up(state, policy, group, kind, error, now)
+        backoff_s = min(limits.backoff_base_s * 2 ** (failures - 1), limits.backoff_max_s)
+        return (_retry(group, kind, error, now + backoff_s),)
+    if group.data_failures + 1 >= limits.max_data_attempts:
+        return _give_up(state, policy, group, kind, error, now)
+    return (_retry(group, kind, error, now),)
+
+
+def _give_up(state: State, policy: Policy, group: Group, kind: FailureKind, error: str, now: float) -> Events:
+    """The prompt's budget is gone. If the run's budget is gone too the run stops, and the prompt backs off."""
+    limits = policy.failure
+    retry = _retry(group, kind, error, now)
+    if kind is FailureKind.DATA and state.skipped >= limits.skip_limit:
+        spent = (
+            f"prompt {group.prompt} failed {group.data_failures + 1} times by its own fault and the run may skip "
+            f"{limits.max_skipped_prompts} (failure.max_skipped_prompts): {error}"
+        )
+    elif kind is FailureKind.INFRA and state.consecutive_drops + 1 > limits.max_consecutive_dropped_prompts:
+        spent = (
+            f"prompt {group.prompt} failed {group.infra_failures + 1} times with the machinery and the run may drop "
+            f"{limits.max_consecutive_dropped_prompts} in a row (failure.max_consecutive_dropped_prompts): {error}"
+        )
+    else:
+        drop = Drop(prompt=group.prompt, kind=kind, error=_cut(error))
+        return (drop,) if group.step is None else (drop, Shrink(step=group.step, prompt=group.prompt))
+    if state.stopping is not None:  # judged after the next Open: the counter stays full
+        return (retry,)
+    return (retry, Stop(reason=StopReason.FAILED, deadline=now, prompt=group.prompt, detail=_cut(spent)))
+
+
+def _retry(group: Group, kind: FailureKind, error: str, not_before: float) -> Retry:
+    return Retry(prompt=group.prompt, attempt=group.attempt, kind=kind, error=_cut(error), not_before=not_before)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_ERROR_CHARS else text[: MAX_ERROR_CHARS - 1] + "…"
+
+
+MAX_RESUMES_IN_VAIN = 3
+"""Trainer generations that may end one after the other, under one controller, with nothing trained or published."""
+
+
+def fatal(state: State, event: Input) -> str | None:
+    """Why the run cannot go on after this input: nothing is decided any more, and a person must act.
+
+    Not a Stop: a Stop ends with a checkpoint, and these are the cases in which the trainer cannot write one.
+    """
+    match event:
+        case Answer(result=BlobUnreadable(generation=generation) as blob) if generation == state.generation:
+            return (
+                f"step {blob.step} cannot be trained: the blob of prompt {blob.prompt} is unreadable ({blob.error}). "
+                f"Restore the file, then resume."
+            )
+        case TrainerGone(generation=generation, reason=reason) if generation == state.generation:
+            if state.resumes_in_vain >= MAX_RESUMES_IN_VAIN:
+                return (
+                    f"the trainer ended {state.resumes_in_vain + 1} times without training or publishing anything, at last: "
+                    f"{reason}. Its log (logs/rank-0.log in the run's folder) says why; then resume."
+                )
+            usable = [c.version for c in event.whole if state.oldest_kept_checkpoint() <= c.version <= state.version]
+            if not usable and min(state.steps, default=state.version) > 0:
+                return (
+                    f"no checkpoint from version {state.oldest_kept_checkpoint()} to {state.version} is whole, and the "
+                    f"selections of earlier steps are forgotten. Restore one under checkpoints/, then resume."
+                )
+    return None

@@ -1,0 +1,64 @@
+"""What decisions are taken by: the plan's parts that they depend on, every bound derived, the sampler made.
+
+Made once when the controller opens the log; the State says what is so, the Policy what is wanted.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from rollog.pipeline.config import Plan
+from rollog.pipeline.samplers import InOrder, Sampler
+from rollog.pipeline.settings import Failure
+
+
+class Rows(Protocol):
+    """Which row of the data set an ordinal is; known without state (the loader fills this)."""
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the data set, M."""
+        ...
+
+    def row_index(self, ordinal: int) -> int:
+        """The row (0 .. M-1) of an ordinal."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """The terms of every decision. Counts are groups unless the name says else."""
+
+    failure: Failure
+    sampler: Sampler
+    rows: Rows
+    prompts_per_step: int
+    num_prompts: int
+    """Ordinals that exist: epochs x M."""
+    max_steps: int
+    capacity: int
+    """Admitted and not yet selected groups, at most."""
+    chunk_minimum: int
+    """Groups that a step's first chunks wait for."""
+    floor: int
+    """Fewest groups that a step may train."""
+    max_inflight: int
+    save_period: int
+    """Steps between two periodic checkpoints."""
+
+    @classmethod
+    def of(cls, plan: Plan, rows: Rows) -> "Policy":
+        """The policy of this plan over a data set. Raises ``PlanError`` when the data cannot fill one step."""
+        bounds = plan.derived(rows.num_rows)
+        return cls(
+            failure=plan.failure,
+            sampler=InOrder(plan.sampler.lookahead),
+            rows=rows,
+            prompts_per_step=plan.grpo.prompts_per_step,
+            num_prompts=bounds.num_prompts,
+            max_steps=bounds.max_steps,
+            capacity=bounds.max_buffered_groups,
+            chunk_minimum=bounds.min_groups_for_streaming,
+            floor=bounds.step_floor,
+            max_inflight=plan.flow.max_inflight_prompts,
+            save_period=plan.checkpoint.every_steps,
+        )
