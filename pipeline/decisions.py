@@ -281,8 +281,8 @@ def fatal(state: State, event: Input) -> str | None:
         case TrainerGone(generation=generation, reason=reason) if generation == state.generation:
             if state.resumes_in_vain >= MAX_RESUMES_IN_VAIN:
                 return (
-                    f"the trainer ended {state.resumes_in_vain + 1} times without training or publishing anything, at last: "
-                    f"{reason}. Its log (logs/rank-0.log in the run's folder) says why; then resume."
+                    f"the trainer ended {state.resumes_in_vain + 1} times without training or publishing anything, "
+                    f"at last: {reason}. Its log (logs/rank-0.log in the run's folder) says why; then resume."
                 )
             usable = [c.version for c in event.whole if state.oldest_kept_checkpoint() <= c.version <= state.version]
             if not usable and min(state.steps, default=state.version) > 0:

@@ -133,8 +133,8 @@ def _fill(state: State, policy: Policy, now: float) -> Events | None:
     if target < floor:
         lost = step.shortfall
         detail = (
-            f"step {number} lost {lost} of its {lost + target} groups and {target} are left, below its floor of {floor} "
-            f"(failure.min_step_fraction={policy.failure.min_step_fraction})"
+            f"step {number} lost {lost} of its {lost + target} groups and {target} are left, below its "
+            f"floor of {floor} (failure.min_step_fraction={policy.failure.min_step_fraction})"
         )
         return (Stop(reason=StopReason.FAILED, deadline=now, detail=detail),)
     wanted = target - step.taken

@@ -1,7 +1,7 @@
 """What must hold at every offset.
 
-``LAWS`` look at one State. ``Audit`` follows a whole log and keeps a fate per ordinal of its own: the State forgets what
-is settled, so its own books could not show that a settled prompt came back.
+``LAWS`` look at one State. ``Audit`` follows a whole log and keeps a fate per ordinal of its own: the State forgets
+what is settled, so its own books could not show that a settled prompt came back.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -34,7 +34,8 @@ def _conservation(state: State) -> Iterator[str]:
     """Every ordinal handed out is in exactly one place."""
     if state.handed_out != len(state.groups) + state.settled():
         yield (
-            f"{state.handed_out} prompts were handed out, but {len(state.groups)} are in a place and {state.settled()} settled"
+            f"{state.handed_out} prompts were handed out, but {len(state.groups)} are in a place "
+            f"and {state.settled()} settled"
         )
     for place, prompts in state.places.items():
         for prompt in prompts:
