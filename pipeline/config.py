@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
@@ -182,12 +182,13 @@ def changes_on_resume(recorded: Mapping[str, Any], wanted: Plan) -> dict[str, An
 
 
 def without_password(url: str) -> str:
-    """The server's address without user, password and query, so that it can be recorded and shown."""
+    """The server's address without user and password, so that it can be recorded and shown."""
     if url == "embedded":
         return url
     parts = urlsplit(url)
     query = "&".join(item for item in parts.query.split("&") if item and not re.match(r"(username|password)=", item))
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, query, ""))
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}{parts.path}{'?' if query else ''}{query}"
 
 
 def _leaves(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

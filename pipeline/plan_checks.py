@@ -15,7 +15,7 @@ With in_order a trained group is at most K versions old, because step s is admit
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -133,7 +133,7 @@ def check(plan: "Plan") -> None:
     _check_deadlines(plan)
     _check_learning(plan)
     if plan.determinism == "pinned":
-        _check_pinned(plan)
+        check_pinned(plan)
 
 
 def _check_capacity(plan: "Plan") -> None:
@@ -192,7 +192,8 @@ def _check_learning(plan: "Plan") -> None:
         raise PlanError("model.system_prompt needs model.chat_template=true. Set that, or remove the system prompt.")
 
 
-def _check_pinned(plan: "Plan") -> None:
+def check_pinned(plan: "Plan", bitwise: Set[str] = BITWISE_ENGINES) -> None:
+    """Refuse, with PlanError, what would let the clock or the order of arrival into the weights."""
     failure, n = plan.failure, plan.grpo.prompts_per_step
     conditions = (
         (plan.sampler.name == "in_order", f"sampler.name={plan.sampler.name}", "in_order",
@@ -206,9 +207,9 @@ def _check_pinned(plan: "Plan") -> None:
          "which prompts an outage drops depends on the clock"),
         (failure.max_skipped_prompts in (0, "unlimited"), f"failure.max_skipped_prompts={failure.max_skipped_prompts}",
          "0 or unlimited", "which prompt meets a budget of the whole run last depends on the order of arrival"),
-        (plan.generation.engine in BITWISE_ENGINES, f"generation.engine={plan.generation.engine}", "torch",
+        (plan.generation.engine in bitwise, f"generation.engine={plan.generation.engine}", "torch",
          "this engine does not give the same bits for the same order"),
-        (plan.training.engine in BITWISE_ENGINES, f"training.engine={plan.training.engine}", "torch",
+        (plan.training.engine in bitwise, f"training.engine={plan.training.engine}", "torch",
          "this trainer does not give the same bits for the same rows"),
     )  # fmt: skip
     for holds, have, use, reason in conditions:

@@ -1,0 +1,350 @@
+"""The plan: what it refuses and how it says so, what it derives, what a resume may change."""
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollog.pipeline import plan_checks
+from rollog.pipeline.config import (
+    Plan,
+    _fields,
+    apply_changes,
+    changes,
+    changes_on_resume,
+    load_plan,
+    may_change,
+    without_password,
+)
+from rollog.pipeline.errors import PlanError
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def plan(**sections: Any) -> Plan:
+    return Plan.from_settings({"run": "demo", "model": {"path": "m"}, "data": {"path": "d.jsonl"}, **sections})
+
+
+def write(folder: Path, text: str, name: str = "run.yaml") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+MINIMAL = "run: demo\nmodel: {path: m}\ndata: {path: d.jsonl}\n"
+
+
+# --- the names and defaults that people read --------------------------------------------------------------------------
+
+
+def test_the_defaults_are_those_of_the_documentation() -> None:
+    settings = plan().settings()
+    assert settings["grpo"] == {
+        "prompts_per_step": 16, "rollouts_per_prompt": 8, "max_steps": None, "clip_low": 0.2, "clip_high": 0.28,
+        "kl": 0.0, "importance_cap": 2.0, "advantage": "group_norm",
+    }  # fmt: skip
+    assert settings["failure"] == {
+        "max_infra_attempts": 5, "max_data_attempts": 2, "max_lost_attempts": 20, "backoff_base_s": 1,
+        "backoff_max_s": 30, "max_skipped_prompts": 0, "max_consecutive_dropped_prompts": 0,
+        "on_dropped_prompt": "shrink", "max_replacement_attempts": 1, "reserve_prompts": 1, "min_step_fraction": 0.9, "evicted_prompts": "drop",
+        "max_requeues": 1, "filter": "none",
+    }  # fmt: skip
+    assert settings["sampler"] == {"name": "in_order", "lookahead": 1}
+    assert settings["optimizer"]["betas"] == [0.9, 0.99]
+    assert settings["checkpoint"] == {"every_steps": 10, "keep_last": 2}
+    assert settings["log"] == {"redis": "embedded", "durability": "synced"}
+    assert (settings["seed"], settings["determinism"], settings["launch"]) == (0, "off", "local")
+    assert settings["reward"] == "rollog.pipeline.environments.rewards:exact"
+
+
+def test_every_setting_says_what_it_is() -> None:
+    silent = [path for path, text in _fields(Plan) if not text and "." in path]
+    assert silent == []
+
+
+def test_the_quickstart_example_is_a_plan() -> None:
+    quickstart = load_plan(EXAMPLES / "quickstart.yaml")
+    assert quickstart.derived(10).max_steps == 400
+    assert quickstart.optimizer.lr == 5e-4
+
+
+# --- from the file ----------------------------------------------------------------------------------------------------
+
+
+def test_overrides_win_over_the_file_and_the_file_over_its_defaults(tmp_path: Path) -> None:
+    write(tmp_path, "seed: 1\ngrpo: {prompts_per_step: 2, rollouts_per_prompt: 4}\noptimizer: {lr: 1.0}\n", "base.yaml")
+    write(tmp_path, "optimizer: {lr: 0.5}\n", "more.yml")
+    path = write(tmp_path, f"defaults: [base, more.yml]\n{MINIMAL}grpo: {{prompts_per_step: 3}}\n")
+    loaded = load_plan(path, ["seed=7", "optimizer.betas=[0.8, 0.9]"])
+    assert (loaded.seed, loaded.grpo.prompts_per_step, loaded.grpo.rollouts_per_prompt) == (7, 3, 4)
+    assert (loaded.optimizer.lr, loaded.optimizer.betas) == (0.5, (0.8, 0.9))
+
+
+def test_defaults_that_lead_back_to_themselves_are_refused(tmp_path: Path) -> None:
+    write(tmp_path, "defaults: [run]\n", "base.yaml")
+    with pytest.raises(PlanError, match="lead back to itself"):
+        load_plan(write(tmp_path, f"defaults: [base]\n{MINIMAL}"))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("run: [1\n", "not readable as YAML"),
+        ("run: a\nrun: b\n", "duplicate key"),
+        ("- run\n", "must hold settings by name"),
+        ("defaults: {base: 1}\n", "must be a list of files"),
+        ("defaults: [nowhere]\n", r"nowhere.yaml: no such settings file \(named in the defaults of"),
+        (f"{MINIMAL}reward: ${{missing}}\n", "'missing' not found"),
+        ("", "run: missing"),
+    ],
+)
+def test_a_broken_file_is_refused_by_name(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(PlanError, match=says) as raised:
+        load_plan(write(tmp_path, text))
+    assert str(tmp_path) in str(raised.value)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="no such settings file"):
+        load_plan(tmp_path / "none.yaml")
+
+
+def test_off_means_off_with_and_without_quotes(tmp_path: Path) -> None:
+    for written in ("off", "'off'"):
+        assert load_plan(write(tmp_path, f"{MINIMAL}determinism: {written}\n")).determinism == "off"
+    assert load_plan(write(tmp_path, MINIMAL), ["determinism=off"]).determinism == "off"
+
+
+def test_a_reward_file_is_relative_to_the_settings_file(tmp_path: Path) -> None:
+    path = write(tmp_path, f"{MINIMAL}reward: mine.py:score\n")
+    assert load_plan(path).reward == f"{tmp_path / 'mine.py'}:score"
+    assert load_plan(path, ["reward=a.b:c"]).reward == "a.b:c"
+
+
+# --- what is refused, and what the message says -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("grpo.promts_per_step=3", r"grpo\.promts_per_step: unknown setting\. Did you mean grpo\.prompts_per_step\?"),
+        ("lr=3", r"lr: unknown setting\. Did you mean optimizer\.lr\?"),
+        ("data.task.sise=3", r"data\.task\.sise: unknown setting\. Did you mean data\.task\.size\?"),
+        ("quux=1", r"quux: unknown setting\. A plan has: run, seed,"),
+        ("grpo.max_steps=1.5", r"grpo\.max_steps=1\.5: input should be a valid integer\. It means: Optimizer steps"),
+        ("seed=abc", r"seed='abc': input should be a valid integer"),
+        ("seed=true", r"seed=True: input should be a valid integer"),
+        ("grpo.max_steps=0", r"grpo\.max_steps=0: input should be greater than or equal to 1"),
+        ("optimizer.betas=[1, 0.5]", r"optimizer\.betas\.0=1: input should be less than 1"),
+        ("failure.max_skipped_prompts=lots", r"failure\.max_skipped_prompts='lots': input should be"),
+        ("sampler=3", r"sampler=3: this is a group of settings"),
+        ("run=a/b", r"run='a/b': .*letters, digits"),
+        ("log.redis=localhost", r"log\.redis='localhost': .*a URL"),
+        ("training.ranks=2", r"training\.ranks=2: input should be 1"),
+        ("grpo.prompts_per_step", "write it as name=value"),
+        ("=3", "write it as name=value"),
+        ("grpo.kl=[1", "its value is not readable"),
+    ],
+)
+def test_a_wrong_setting_is_refused_with_its_path(tmp_path: Path, override: str, says: str) -> None:
+    with pytest.raises(PlanError, match=says):
+        load_plan(write(tmp_path, MINIMAL), [override])
+
+
+def test_every_mistake_is_listed_at_once(tmp_path: Path) -> None:
+    with pytest.raises(PlanError) as raised:
+        load_plan(write(tmp_path, MINIMAL), ["seed=x", "grpo.kl=-1", "nope=1"])
+    assert [line.split(": ")[1].split("=")[0] for line in str(raised.value).splitlines()] == ["seed", "grpo.kl", "nope"]
+
+
+@pytest.mark.parametrize(
+    ("path", "value"), [(path, value) for path, (values, _) in plan_checks.LATER.items() for value in values]
+)
+def test_what_a_later_release_brings_is_refused_by_name(path: str, value: Any) -> None:
+    settings = apply_changes(plan().settings(), {path: value})
+    with pytest.raises(PlanError, match=rf"{re.escape(path)}={str(value).lower()} comes with a later release.*Use "):
+        Plan.from_settings(settings)
+
+
+def test_a_later_sampler_with_its_own_settings_is_refused_for_the_sampler() -> None:
+    with pytest.raises(PlanError, match=r"sampler\.name=windowed comes with a later release") as raised:
+        plan(sampler={"name": "windowed", "max_staleness": 2})
+    assert "unknown" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("sections", "says"),
+    [
+        ({"flow": {"max_buffered_groups": 31}}, "max_buffered_groups=31 is below the 32 .*Set it to 32 or more"),
+        ({"flow": {"min_groups_for_streaming": 17}}, "min_groups_for_streaming=17 is more than grpo"),
+        ({"flow": {"stall_timeout_s": 600}}, "stall_timeout_s=600 must be longer than flow.rollout_timeout_s=600"),
+        ({"flow": {"reward_timeout_s": 700}}, "rollout_timeout_s=600 must be longer than flow.reward_timeout_s=700"),
+        ({"flow": {"lease_s": 600}}, "rollout_timeout_s=600 must be longer than flow.lease_s=600"),
+        ({"flow": {"worker_orphan_s": 5}}, "worker_orphan_s=5 must be longer than flow.lease_s=10"),
+        ({"failure": {"backoff_base_s": 31}}, "backoff_base_s=31 is above failure.backoff_max_s=30"),
+        ({"failure": {"backoff_max_s": 900}}, "stall_timeout_s=900 must be longer than failure.backoff_max_s=900"),
+        ({"grpo": {"rollouts_per_prompt": 1}}, "rollouts_per_prompt=1 gives every rollout the advantage 0"),
+        ({"data": {"path": "d.jsonl", "task": {"size": 3}}}, "data.task is only for reasoning_gym"),
+        ({"model": {"path": "m", "chat_template": False, "system_prompt": "x"}}, "system_prompt needs"),
+    ],
+)  # fmt: skip
+def test_settings_that_cannot_go_together_are_refused(sections: dict[str, Any], says: str) -> None:
+    with pytest.raises(PlanError, match=says):
+        plan(**sections)
+
+
+@pytest.mark.parametrize(
+    ("sections", "says"),
+    [
+        ({"flow": {"min_groups_for_streaming": 4}}, "flow.min_groups_for_streaming=4: .*Use null"),
+        ({"failure": {"max_consecutive_dropped_prompts": 1}}, "max_consecutive_dropped_prompts=1: .*Use 0"),
+        ({"failure": {"max_skipped_prompts": 3}}, "max_skipped_prompts=3: .*Use 0 or unlimited"),
+    ],
+)
+def test_pinned_is_refused_where_arrival_would_decide(sections: dict[str, Any], says: str) -> None:
+    with pytest.raises(PlanError, match=f"determinism=pinned cannot go with .*{says}"):
+        plan(determinism="pinned", **sections)
+    assert plan(**sections).determinism == "off"
+
+
+def test_pinned_is_refused_for_an_engine_that_is_not_bitwise() -> None:
+    with pytest.raises(PlanError, match=r"generation\.engine=torch: this engine does not give the same bits"):
+        plan_checks.check_pinned(plan(determinism="pinned"), bitwise=frozenset())
+
+
+def test_pinned_allows_a_whole_step_written_out_and_unlimited_skips() -> None:
+    pinned = plan(
+        determinism="pinned", flow={"min_groups_for_streaming": 16}, failure={"max_skipped_prompts": "unlimited"}
+    )
+    assert pinned.failure.skip_limit == math.inf
+
+
+def test_a_budget_that_the_floor_makes_useless_is_warned_of() -> None:
+    assert plan_checks.warnings(plan()) == ()
+    (warning,) = plan_checks.warnings(plan(grpo={"prompts_per_step": 4}, failure={"max_skipped_prompts": 2}))
+    assert "the first dropped prompt stops the run" in warning
+
+
+# --- what is derived --------------------------------------------------------------------------------------------------
+
+
+@given(n=st.integers(2, 200), k=st.integers(0, 8))
+def test_in_order_needs_room_for_the_step_being_filled_and_k_more(n: int, k: int) -> None:
+    sections = {"grpo": {"prompts_per_step": n}, "sampler": {"lookahead": k}}
+    assert plan(**sections).max_buffered_groups == n * (k + 1)
+    with pytest.raises(PlanError, match="the run would wait for itself"):
+        plan(**sections, flow={"max_buffered_groups": n * (k + 1) - 1})
+
+
+@pytest.mark.parametrize(
+    ("n", "fraction", "floor"), [(128, 0.9, 116), (4, 0.9, 4), (9, 0.9, 9), (10, 0.9, 9), (100, 0.55, 56), (7, 0.01, 1)]
+)
+def test_the_floor_is_the_rounded_up_double_product(n: int, fraction: float, floor: int) -> None:
+    assert plan(grpo={"prompts_per_step": n}, failure={"min_step_fraction": fraction}).step_floor == floor
+
+
+@given(n=st.integers(1, 50), rows=st.integers(1, 500), epochs=st.integers(1, 5), asked=st.none() | st.integers(1, 2000))
+def test_steps_are_whole_and_end_with_the_data_or_before(n: int, rows: int, epochs: int, asked: int | None) -> None:
+    made = plan(grpo={"prompts_per_step": n, "max_steps": asked}, data={"path": "d.jsonl", "epochs": epochs})
+    if rows * epochs < n:
+        with pytest.raises(PlanError, match="fewer than the"):
+            made.derived(rows)
+        return
+    derived = made.derived(rows)
+    whole = rows * epochs // n
+    assert derived.max_steps == (whole if asked is None else min(asked, whole))
+    assert derived.left + whole * n == rows * epochs
+    assert 0 <= derived.left < n
+
+
+def test_the_derivation_can_be_printed() -> None:
+    text = "\n".join(plan().derived(100).lines())
+    for says in (
+        "max_steps                 6 ",
+        "32 = prompts_per_step x (lookahead + 1)",
+        "4 at the end",
+        "15 groups",
+    ):
+        assert says in text
+
+
+# --- what the log records, and what a resume may change ---------------------------------------------------------------
+
+
+def test_recorded_settings_are_json_and_give_the_same_plan_back() -> None:
+    made = plan(data={"path": "reasoning_gym:chain_sum", "task": {"options": {"min_terms": 2}}}, determinism="pinned")
+    assert Plan.from_settings(json.loads(json.dumps(made.settings()))) == made
+
+
+def test_a_plan_cannot_be_changed() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        plan().seed = 3
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("embedded", "embedded"),
+        ("redis://user:secret@host:6379/0", "redis://host:6379/0"),
+        ("rediss://:secret@host/1?password=secret&db=2", "rediss://host/1?db=2"),
+        ("unix://:secret@/run/redis.sock?db=1", "unix:///run/redis.sock?db=1"),
+    ],
+)
+def test_a_password_is_never_recorded(url: str, shown: str) -> None:
+    assert without_password(url) == shown
+    made = plan(log={"redis": url})
+    assert made.log.redis == url
+    assert "secret" not in json.dumps(made.settings())
+
+
+def test_a_resume_may_change_how_the_run_goes_and_nothing_of_what_it_is() -> None:
+    assert all(
+        may_change(path)
+        for path in ("sampler.lookahead", "failure.filter", "flow.lease_s", "checkpoint.every_steps",
+                     "generation.workers", "grpo.max_steps", "flow.max_buffered_groups")
+    )  # fmt: skip
+    assert not any(
+        may_change(path)
+        for path in ("seed", "run", "model.path", "data.path", "data.epochs", "reward", "grpo.prompts_per_step",
+                     "optimizer.lr", "determinism", "generation.engine", "log.redis")
+    )  # fmt: skip
+
+
+def test_a_resume_records_only_what_changed() -> None:
+    recorded = plan().settings()
+    assert changes_on_resume(recorded, plan()) == {}
+    found = changes_on_resume(recorded, plan(sampler={"lookahead": 2}, grpo={"max_steps": 9}))
+    assert found == {"sampler.lookahead": 2, "grpo.max_steps": 9}
+    assert Plan.from_settings(apply_changes(recorded, found)) == plan(sampler={"lookahead": 2}, grpo={"max_steps": 9})
+
+
+def test_settings_that_an_older_release_did_not_know_are_no_change() -> None:
+    recorded = plan().settings()
+    del recorded["flow"]["reward_timeout_s"]
+    assert changes_on_resume(recorded, plan()) == {}
+
+
+def test_a_resume_that_would_be_another_run_names_the_difference_and_the_fork() -> None:
+    with pytest.raises(
+        PlanError, match=r"optimizer\.lr was 1e-06 and is now 0\.1; seed was 0 and is now 3.*`rollog fork`"
+    ):
+        changes_on_resume(plan().settings(), plan(seed=3, optimizer={"lr": 0.1}))
+
+
+def test_a_pinned_run_keeps_its_lookahead() -> None:
+    with pytest.raises(
+        PlanError, match=r"determinism=pinned cannot go with a change of sampler\.lookahead from 1 to 2"
+    ):
+        changes_on_resume(plan(determinism="pinned").settings(), plan(determinism="pinned", sampler={"lookahead": 2}))
+
+
+def test_changes_go_both_ways() -> None:
+    old, new = {"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": 1, "c": 4}, "e": {}}
+    assert changes(old, new) == {"a.c": 4, "d": None, "e": {}}
+    assert apply_changes(old, {"a.c": 4, "x.y": 1}) == {"a": {"b": 1, "c": 4}, "d": 3, "x": {"y": 1}}
+    assert old["a"] == {"b": 1, "c": 2}
