@@ -54,6 +54,14 @@ class Loader:
         """Prompts at the end of the last epoch that fill no step and are never handed out."""
         return self.data.epochs * self.num_rows % self.prompts_per_step
 
+    def check_unchanged(self, recorded: str) -> None:
+        """DataError when the rows are not those whose fingerprint the log's Start entry holds."""
+        if self.fingerprint != recorded:
+            raise DataError(
+                f"data.path={self.data.path}: its {self.num_rows} rows are not those that the run began with (fingerprint "
+                f"{self.fingerprint[:12]}, recorded {recorded[:12]}). Put the old data back, or use `rollog fork`."
+            )
+
     def remaining(self, handed_out: int) -> int:
         """Prompts still to hand out after ``handed_out`` of them."""
         return max(0, self.num_prompts - handed_out)

@@ -130,8 +130,10 @@ def _folder(path: Path, split: str | None) -> TableRows:
         raise DataError(f"data.path={path}: reading it needs `pip install 'rollog[train]'` (datasets).") from error
     try:
         loaded = datasets.load_from_disk(str(path))
-    except (OSError, ValueError, KeyError) as error:
-        raise DataError(f"data.path={path}: not a folder written by save_to_disk: {error}") from error
+    except (OSError, ValueError, LookupError) as error:  # LookupError: what it raises for a saved set without rows
+        raise DataError(
+            f"data.path={path}: no rows can be read from it: {error}. Give a folder that save_to_disk has written."
+        ) from error
     if isinstance(loaded, datasets.DatasetDict):
         names = sorted(str(name) for name in loaded)
         if split is None and len(names) == 1:
