@@ -58,8 +58,8 @@ class Loader:
         """DataError when the rows are not those whose fingerprint the log's Start entry holds."""
         if self.fingerprint != recorded:
             raise DataError(
-                f"data.path={self.data.path}: its {self.num_rows} rows are not those that the run began with (fingerprint "
-                f"{self.fingerprint[:12]}, recorded {recorded[:12]}). Put the old data back, or use `rollog fork`."
+                f"data.path={self.data.path}: its {self.num_rows} rows are not those that the run began with "
+                f"(fingerprint {self.fingerprint[:12]}, recorded {recorded[:12]}). Put the old data back, or use `rollog fork`."
             )
 
     def remaining(self, handed_out: int) -> int:
