@@ -59,7 +59,8 @@ class Loader:
         if self.fingerprint != recorded:
             raise DataError(
                 f"data.path={self.data.path}: its {self.num_rows} rows are not those that the run began with "
-                f"(fingerprint {self.fingerprint[:12]}, recorded {recorded[:12]}). Put the old data back, or use `rollog fork`."
+                f"(fingerprint {self.fingerprint[:12]}, recorded {recorded[:12]}). Put the old data back, or use "
+                f"`rollog fork`."
             )
 
     def remaining(self, handed_out: int) -> int:

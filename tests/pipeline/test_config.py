@@ -51,8 +51,8 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
     assert settings["failure"] == {
         "max_infra_attempts": 5, "max_data_attempts": 2, "max_lost_attempts": 20, "backoff_base_s": 1,
         "backoff_max_s": 30, "max_skipped_prompts": 0, "max_consecutive_dropped_prompts": 0,
-        "on_dropped_prompt": "shrink", "max_replacement_attempts": 1, "reserve_prompts": 1, "min_step_fraction": 0.9, "evicted_prompts": "drop",
-        "max_requeues": 1, "filter": "none",
+        "on_dropped_prompt": "shrink", "max_replacement_attempts": 1, "reserve_prompts": 1,
+        "min_step_fraction": 0.9, "evicted_prompts": "drop", "max_requeues": 1, "filter": "none",
     }  # fmt: skip
     assert settings["sampler"] == {"name": "in_order", "lookahead": 1}
     assert settings["optimizer"]["betas"] == [0.9, 0.99]
