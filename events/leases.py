@@ -2,12 +2,14 @@
 
     <number>|<began>|<refreshed>|<done>|<token>|<worker>
 
-``began`` and ``refreshed``: the server's time in seconds with six decimals. ``done``: 0 or 1. ``token`` names the call that
-took the order, so that the same call asked again gets the same order.
+``began`` and ``refreshed``: the server's time in seconds with six decimals. ``done``: 0 or 1. ``token`` names the call
+that took the order, so that the same call asked again gets the same order.
 """
 
+from typing import Any
+
 from rollog.events.errors import CorruptEntry
-from rollog.events.log import Lease
+from rollog.events.log import Lease, Leases
 from rollog.events.messages import GroupDone, GroupFailed, Result
 
 
@@ -34,3 +36,14 @@ def parse_lease(key: str, text: str) -> Lease:
         )
     except (ValueError, KeyError) as error:
         raise CorruptEntry(f"the lease {key} reads {text!r}: something else wrote into the run's keys") from error
+
+
+def parse_leases(time: Any, flat: Any) -> Leases:
+    """The replies of TIME and HGETALL."""
+    if isinstance(time, Exception):
+        raise time
+    if isinstance(flat, Exception):
+        raise flat
+    texts = {key.decode(): value.decode() for key, value in zip(flat[::2], flat[1::2], strict=True)}
+    seconds, microseconds = map(int, time)
+    return Leases(now=seconds + microseconds / 1e6, by_key={key: parse_lease(key, text) for key, text in texts.items()})

@@ -16,7 +16,7 @@ from rollog.events.errors import Conflict, Fenced, LostTail, MissingEntry
 from rollog.events.leases import claim_of
 from rollog.events.log import GENESIS, Delivery, Entry, Head, Lease, Leases, Outbox, Pen
 from rollog.events.messages import Notice, Order, Result, TrainMessage
-from rollog.events.notices import ControlBook
+from rollog.events.outbox import ControlBook
 from rollog.events.stream_ids import stream_id_key
 
 M = TypeVar("M")
@@ -112,10 +112,11 @@ class MemoryLog:
             if entry.epoch != self._epoch:
                 raise ValueError(f"entry {entry.offset} is of epoch {entry.epoch}; this writer holds {self._epoch}")
             head = server.head
-            if entry.offset == head.offset and entry.digest == head.digest:
-                continue
-            if entry.offset == head.offset:
-                raise Conflict(f"entry {entry.offset} has the digest {head.digest} in the log and {entry.digest} here")
+            if 1 <= entry.offset <= head.offset:
+                there = server.entries[entry.offset - 1].entry.digest
+                if there == entry.digest:
+                    continue
+                raise Conflict(f"entry {entry.offset} has the digest {there} in the log and {entry.digest} here")
             if entry.offset != head.offset + 1:
                 raise LostTail(f"entry {entry.offset} cannot follow the log's head {head.offset}")
             if digest_of(head.digest, entry.header, entry.payload) != entry.digest:

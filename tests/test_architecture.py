@@ -43,7 +43,7 @@ CLOCKS_AND_CHANCE = {"time", "datetime", "random", "secrets", "uuid"}
 TIMELESS = ("events/", "replay/state.py", "replay/projector.py", "replay/invariants.py")
 # These talk to a server that answers late or not at all: a deadline needs the monotonic clock. No time that they read
 # reaches an entry.
-MAY_MEASURE_DEADLINES = {"events/redis_log.py", "events/server.py"}
+MAY_MEASURE_DEADLINES = {"events/connection.py", "events/server.py"}
 
 RUNS_CODE_WHEN_READ = {"pickle", "cloudpickle", "dill", "shelve", "marshal", "joblib"}
 FORBIDDEN_CALLS = {

@@ -1,16 +1,20 @@
-"""What the control stream must still tell a worker that starts to read it late.
+"""How an outbox is written beside its entry, and what the control stream must still tell a late reader.
 
 Rule 1: an outbox with orders rings the doorbell: the log adds one ``Doorbell`` to control, nobody else needs to.
 Rule 2: control is cut at every Publish, so it stays short however long the run. What was cut and still holds is said
         again in the same script, before the new notice: the last ``NewGeneration``, and the last ``KEPT_WEIGHTS``
         published files (``pinned`` loads older ones). So a notice can come twice, and a reader must not mind.
+Rule 3: the arguments are packed once; a resend carries the same bytes.
 """
 
 from collections.abc import Sequence
 from typing import Final
 
+from rollog.events.codec import pack_message
+from rollog.events.connection import Argument
 from rollog.events.log import Outbox
 from rollog.events.messages import Doorbell, NewGeneration, NewWeights, Notice
+from rollog.events.stream_ids import id_after
 
 KEPT_WEIGHTS: Final = 64
 
@@ -43,3 +47,25 @@ class ControlBook:
         while len(self._weights) > KEPT_WEIGHTS:
             del self._weights[next(iter(self._weights))]
         return [*again, *said], cut
+
+
+def append_arguments(outbox: Outbox, book: ControlBook) -> list[Argument]:
+    """The outbox as ``append.lua`` reads it."""
+    notices, cut = book.notices(outbox)
+    keep = "" if outbox.results_read is None else id_after(outbox.results_read)
+    return [keep, int(cut), *_lists(outbox, notices)]
+
+
+def hand_over_arguments(outbox: Outbox, book: ControlBook) -> list[Argument]:
+    """The outbox as ``hand_over.lua`` reads it."""
+    notices, _ = book.notices(outbox)
+    return _lists(outbox, notices)
+
+
+def _lists(outbox: Outbox, notices: Sequence[Notice]) -> list[Argument]:
+    arguments: list[Argument] = [len(outbox.ended), *outbox.ended, len(outbox.orders)]
+    for order in outbox.orders:
+        arguments += [order.prompt, order.attempt, order.weights, pack_message(order)]
+    arguments += [len(outbox.train), *map(pack_message, outbox.train)]
+    arguments += [len(notices), *map(pack_message, notices)]
+    return arguments

