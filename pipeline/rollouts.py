@@ -8,13 +8,18 @@ Rule 4: a value that exists is right: what does not fit together is CorruptRollo
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from rollog.pipeline.errors import PipelineError
+
+# Means and squares of rewards stay finite.
+LARGEST_REWARD: Final = 1e100
 
 
 class CorruptRollouts(PipelineError):
@@ -72,8 +77,10 @@ class Rollout:
     def __post_init__(self) -> None:
         if not self.rows:
             raise CorruptRollouts("a rollout has no row; it needs at least one")
-        if not math.isfinite(self.reward):
-            raise CorruptRollouts(f"a rollout has reward {self.reward}; rewards must be finite numbers")
+        if not abs(self.reward) <= LARGEST_REWARD:  # NaN is not
+            raise CorruptRollouts(
+                f"a rollout has reward {self.reward}; it must be a number of at most {LARGEST_REWARD}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +142,18 @@ class GroupRollouts:
         """Standard deviation over the group (not a sample's)."""
         mean = self.reward_mean
         return math.sqrt(math.fsum((reward - mean) ** 2 for reward in self.rewards) / len(self.rewards))
+
+
+def answer_row(
+    *, prompt: Sequence[int], answer: Sequence[int], logprobs: Sequence[float], versions: Sequence[int]
+) -> Row:
+    """The row of a single answer to a prompt; `logprobs` and `versions` have one item for each token of the answer."""
+    tokens = np.array([*prompt, *answer], dtype=np.int32)
+    written = np.arange(len(tokens)) >= len(prompt)
+    filled = np.zeros(len(tokens), dtype=np.float32)
+    filled[len(prompt) :] = logprobs
+    spans = tuple(Span(version=version, tokens=len(list(run))) for version, run in groupby(versions))
+    return Row(tokens=tokens, written=written, logprobs=filled, spans=spans)
 
 
 def _check_row(row: Row) -> None:

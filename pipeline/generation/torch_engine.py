@@ -74,12 +74,19 @@ class TorchEngine:
     def submit(self, request: Request) -> None:
         if request.key in self._groups:
             raise EngineError(f"request {request.key} already runs; abort it before sending it again")
-        vocabulary = self._model.config.vocab_size
+        config = self._model.config.get_text_config()
+        vocabulary, positions = config.vocab_size, getattr(config, "max_position_embeddings", None)
         strange = [token for token in request.prompt_tokens if not 0 <= token < vocabulary]
         if strange:
             raise EngineError(
                 f"request {request.key} holds token {strange[0]}, but the model knows {vocabulary}; "
                 "use the tokenizer of the model's own folder"
+            )
+        length = len(request.prompt_tokens) + request.max_tokens
+        if positions is not None and length > positions:
+            raise EngineError(
+                f"request {request.key} may reach {length} tokens, but the model holds {positions}; "
+                "lower model.max_tokens or leave out long prompts"
             )
         self._groups[request.key] = _Group(
             request=request,

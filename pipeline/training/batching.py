@@ -9,8 +9,7 @@ Rule 4: rows of different length are filled up on the right. A causal model neve
 needed and the filling changes nothing on the left of it.
 
 The numbers per block, with r rows: pad = (-r) mod Q, (r + pad) / ranks rows and (r + pad) / (ranks x micro batch) micro
-batches on every rank (`semantics.md` section 14 of the data plane: 4, 7 and 2 rows with Q = 4 are padded by 0, 1 and
-2).
+batches on every rank. With Q = 4, groups of 4, 7 and 2 rows are padded by 0, 1 and 2.
 
 Shapes: B rows, T tokens of the longest of them.
 """

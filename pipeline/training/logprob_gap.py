@@ -80,7 +80,8 @@ class GapMeter:
         if self._weights is None or len(files) != 1:
             return False
         if self._scratch is None:
-            self._scratch = copy.deepcopy(model)
+            self._scratch = copy.deepcopy(model).requires_grad_(False)
+            self._scratch.zero_grad(set_to_none=True)
         if self._scratch_digest != files[0].digest:
             load_into(self._scratch, self._weights / files[0].file, files[0].digest)
             self._scratch_digest = files[0].digest

@@ -1,5 +1,4 @@
-"""A causal language model and its tokenizer from a Hugging Face folder on this machine. Nothing is fetched from
-elsewhere.
+"""A causal language model from a Hugging Face folder on this machine. Nothing is fetched from elsewhere.
 
 Rule 1: only safetensors are read, and no code from the folder runs.
 Rule 2: a process that must give the same bits again calls `deterministic` before it computes.
@@ -8,8 +7,10 @@ Rule 3: a folder that is no model is a ModelError that says which file is missin
 
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging
 
@@ -28,11 +29,20 @@ def load_model(folder: Path, *, dtype: str = "float32") -> PreTrainedModel:
         raise ModelError(f"{folder} holds no *.safetensors file; save the model again with safe_serialization")
     logging.disable_progress_bar()
     try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=DTYPES[dtype], use_safetensors=True, local_files_only=True, trust_remote_code=False
+        found: Any = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=DTYPES[dtype],
+            use_safetensors=True,
+            local_files_only=True,
+            trust_remote_code=False,
+            output_loading_info=True,
         )
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"the model in {folder} cannot be loaded: {error}") from error
+    model: PreTrainedModel = found[0]
+    # transformers fills what a file lacks with random numbers and says so in a warning only.
+    if missing := sorted(found[1]["missing_keys"]):
+        raise ModelError(f"{folder} has no weights for {missing[0]} ({len(missing)} missing); its files are incomplete")
     model.eval()
     return model
 
