@@ -38,6 +38,9 @@ from rollog.replay.state import State
 MAX_WINDOW = 64
 """Entries in one pipelined window, at most."""
 
+MAX_REOPENINGS = 20
+"""Times in a row that a log without an answer is opened again; each waits for its own deadline."""
+
 
 class Observer(Protocol):
     """Somebody who watches: live progress, a test. Sees each entry once it is durable; never changes anything."""
@@ -75,13 +78,20 @@ class Controller:
 
         Raises ``Fenced`` when another controller took the pen, ``RunFailed`` when the run cannot go on.
         """
-        self.open("start")
+        reason: str | None = "start"
+        failures = 0
         while True:
             try:
+                if reason is not None:
+                    self.open(reason)
                 wait = self.turn()
             except LogUncertain as uncertain:
-                self.open(f"the log gave no answer: {uncertain}")
+                failures += 1
+                if failures > MAX_REOPENINGS:
+                    raise
+                reason = f"the log gave no answer: {uncertain}"
                 continue
+            reason, failures = None, 0
             if wait.why is WaitFor.NOTHING:
                 assert self.state.finish is not None
                 return self.state.finish
@@ -117,6 +127,8 @@ class Controller:
                 self._flush()
                 raise RunFailed(why)
             wait = self._advance()
+            if wait.why is WaitFor.NOTHING:  # what has arrived beyond the Finish waits for the next Open
+                break
         self._flush()
         return wait
 

@@ -62,8 +62,6 @@ def of_entry(state: State, entry: Entry) -> Outbox:
                 control.append(Ending(reason=finish.value))
             case _:
                 pass
-    if orders:
-        control.append(Doorbell())
     return Outbox(
         orders=tuple(orders), ended=tuple(ended), train=tuple(train), control=tuple(control), results_read=entry.input
     )
@@ -80,8 +78,6 @@ def of_state(state: State) -> Outbox:
         NewWeights(version=version, file=weights.file, digest=weights.digest)
         for version, weights in sorted(state.published.items())
     ]
-    if running:
-        control.append(Doorbell())
     return Outbox(
         orders=tuple(_order(group) for group in running),
         train=tuple(_recorded(state, state.standing, state.standing)),
