@@ -32,7 +32,6 @@ from rollog.pipeline.config import Plan
 from rollog.pipeline.inputs import WorkerGone
 from rollog.replay.state import SavedCheckpoint, State
 
-
 START_S = 1_000_000.0
 """The virtual clock's first moment, in seconds."""
 
