@@ -6,10 +6,10 @@ Rule 2: whole or not at all: temporary name, fsync, rename, fsync of the folder.
 """
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from rollog.events.durable import write_synced
 from rollog.events.errors import LostTail
 from rollog.events.log import Head
 
@@ -75,23 +75,3 @@ def check_mark(mark: Mark, log_id: str | None, head: Head, digest_at_mark: str |
             f"entry {mark.offset} has the digest {digest_at_mark}, but {mark.digest} was acknowledged: "
             f"the log was written anew from an older state: {advice}"
         )
-
-
-def write_synced(path: Path, data: bytes) -> None:
-    """Write a file that is there whole after a crash, or not at all."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

