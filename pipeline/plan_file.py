@@ -30,6 +30,14 @@ def read(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
     return {str(name): value for name, value in settings.items()}
 
 
+def parse_override(override: str) -> tuple[str, Any]:
+    """``a.b=c`` as the dotted path and its value, read as YAML. PlanError when it is neither."""
+    settings = _with_override(OmegaConf.create({}), override)
+    path = override.partition("=")[0].strip()
+    value = OmegaConf.select(settings, path)
+    return path, OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+
+
 def anchored_reward(reward: str, config: Path) -> str:
     """``file.py:function`` with the file made absolute, relative to the settings file; ``module:function`` as it is.
 

@@ -1,0 +1,38 @@
+"""What a generator of the torch engine is made of."""
+
+from pathlib import Path
+from typing import cast
+
+from transformers import AutoTokenizer
+
+from rollog.pipeline.config import Plan
+from rollog.pipeline.environments.reward_child import RewardChild
+from rollog.pipeline.environments.single_turn import SingleTurn, Tokenizer
+from rollog.pipeline.errors import ModelError
+from rollog.pipeline.generation.attempts import Asking, Attempts, stop_tokens
+from rollog.pipeline.generation.torch_engine import TorchEngine
+from rollog.pipeline.loader import Loader
+
+
+def make_engine(plan: Plan) -> TorchEngine:
+    """The engine with the model that the run began with."""
+    return TorchEngine.from_folder(Path(plan.model.path), dtype=plan.model.dtype)
+
+
+def make_attempts(plan: Plan, reward: RewardChild) -> Attempts:
+    """The run's data, its tokenizer, and how it asks."""
+    folder = Path(plan.model.path)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"the tokenizer in {folder} cannot be loaded: {error}") from error
+    asking = Asking(
+        run_seed=plan.seed,
+        rollouts=plan.grpo.rollouts_per_prompt,
+        max_tokens=plan.model.max_tokens,
+        temperature=plan.model.temperature,
+        stop_tokens=stop_tokens(folder, tokenizer.eos_token_id),
+    )
+    rows = Loader.open(plan.data, seed=plan.seed, prompts_per_step=plan.grpo.prompts_per_step)
+    environment = SingleTurn(cast(Tokenizer, tokenizer), plan.model.chat_template, plan.model.system_prompt)
+    return Attempts(asking, rows, environment, reward)

@@ -1,0 +1,258 @@
+"""A generator: turns work orders into finished groups.
+
+    control --> new weights, the end          take --> an order, its lease
+                   |                                     |
+                   v                                     v
+                 load  ------------------------->  engine.step()  --> reward --> blob --> result
+
+Rule 1: one loop, one thread (and a heartbeat). Weights are loaded and orders taken between two steps of the engine.
+Rule 2: an order is begun only with weights at least as new as it names; pinned: with exactly those.
+Rule 3: the blob is durable before the result that names it is reported.
+Rule 4: an order whose lease is gone is forgotten without a word: somebody has decided about it already.
+Rule 5: only a failed attempt becomes a message; anything else ends the process, and its orders are given again.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol, Self
+
+from rollog.events.blobs import Blobs
+from rollog.events.errors import BlobError
+from rollog.events.log import Desk
+from rollog.events.messages import (
+    Ending,
+    GroupDone,
+    GroupFailed,
+    NewWeights,
+    Notice,
+    Order,
+    WeightsLoaded,
+    WorkerJoined,
+    WorkerLeft,
+)
+from rollog.events.vocabulary import FailureKind, Role
+from rollog.pipeline.config import Plan
+from rollog.pipeline.environments.reward_child import RewardChild
+from rollog.pipeline.errors import PipelineError
+from rollog.pipeline.generation.attempts import AttemptFailed, Attempts, key_of
+from rollog.pipeline.generation.engine import Engine, EngineError, Finished
+from rollog.pipeline.heartbeat import Heartbeat
+from rollog.pipeline.machine import describe
+from rollog.pipeline.rollout_codec import encode
+from rollog.pipeline.run_folder import RunFolder
+from rollog.pipeline.worker_desk import PatientDesk, Reading
+
+IDLE_BLOCK_S: Final = 2.0
+
+
+class BlobStore(Protocol):
+    """Where finished groups go."""
+
+    def put(self, data: bytes) -> str:
+        """Store the bytes durably; returns their digest. Raises ``BlobError`` when the disk does not take them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneratorTerms:
+    """What a generator needs of the plan. ``room``: orders that it holds at most.
+
+    ``patience_s``: how long published weights may be unreadable before the generator ends.
+    """
+
+    room: int
+    pinned: bool
+    patience_s: float
+
+    @classmethod
+    def of(cls, plan: Plan) -> Self:
+        """A fair share of the orders in flight."""
+        return cls(
+            room=-(-plan.flow.max_inflight_prompts // plan.generation.workers),
+            pinned=plan.determinism == "pinned",
+            patience_s=plan.flow.lease_s,
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class Generator:
+    """One generator process. ``weights`` is the folder of published weights, ``machine`` what it says of itself."""
+
+    name: str
+    desk: Desk
+    heartbeat: Heartbeat
+    engine: Engine
+    attempts: Attempts
+    blobs: BlobStore
+    weights: Path
+    terms: GeneratorTerms
+    machine: Mapping[str, Any]
+    orders: dict[str, Order] = field(default_factory=dict)
+    published: dict[int, NewWeights] = field(default_factory=dict)
+    loaded: NewWeights | None = None
+    unreadable: NewWeights | None = None
+    unreadable_since: float = 0.0
+    clock: Callable[[], float] = time.monotonic
+    ending: str | None = None
+
+    def run(self) -> str:
+        """Work until the run ends; returns why. Raises ``Orphaned``, ``Replaced`` and whatever the engine raises."""
+        control: Reading[Notice] = Reading(self.desk.epoch, self.desk.control)
+        self.desk.report(WorkerJoined(worker=self.name, role=Role.GENERATOR, machine=self.machine))
+        while self.ending is None:
+            for notice in control.next(0.0 if self.orders else IDLE_BLOCK_S):
+                self._hear(notice)
+            self._forget_lost()
+            if not self.terms.pinned:
+                self._load_newest()
+            while self.ending is None and len(self.orders) < self.terms.room and (order := self._next(control.epoch)):
+                self._begin(order)
+            for finished in self.engine.step():
+                self._hand_in(self.orders[finished.request.key], finished)
+        self.desk.report(WorkerLeft(worker=self.name, role=Role.GENERATOR, reason=self.ending))
+        return self.ending
+
+    def _hear(self, notice: Notice) -> None:
+        match notice:
+            case NewWeights():
+                self.published.pop(notice.version, None)
+                self.published[notice.version] = notice
+            case Ending():
+                self.ending = f"the run ended: {notice.reason}"
+            case _:
+                pass
+
+    def _forget_lost(self) -> None:
+        for key, attempt in self.heartbeat.lost():
+            order = next((o for o in self.orders.values() if (f"p:{o.prompt}", o.attempt) == (key, attempt)), None)
+            if order is not None:
+                self.engine.abort(key_of(order))
+                self._let_go(order)
+
+    def _load_newest(self) -> None:
+        """Never a lower version; the same version again when it was published anew with other bytes."""
+        newest = max(self.published.values(), key=lambda weights: weights.version, default=None)
+        if newest is None or newest == self.loaded or (self.loaded and newest.version < self.loaded.version):
+            return
+        try:
+            self._load(newest)
+        except PipelineError:
+            # Only the newest two versions are kept: this one can have been deleted since its notice was read, and then
+            # a newer notice is on its way.
+            if newest != self.unreadable:
+                self.unreadable, self.unreadable_since = newest, self.clock()
+            if self.clock() - self.unreadable_since > self.terms.patience_s:
+                raise
+
+    def _load(self, weights: NewWeights) -> None:
+        self.engine.load(self.weights / weights.file, weights.version, weights.digest)
+        self.loaded = weights
+        self.desk.report(WeightsLoaded(worker=self.name, version=weights.version, digest=weights.digest))
+
+    def _next(self, epoch: int) -> Order | None:
+        """The next order that may begin now. Pinned: what runs is finished first, then others' weights are loaded."""
+        pinned = self.terms.pinned
+        order = self.desk.take(self.name, epoch, self.loaded.version, exactly=pinned) if self.loaded else None
+        if order is not None or not pinned or self.orders:
+            return order
+        for version, weights in sorted(self.published.items()):
+            if weights != self.loaded and (order := self.desk.take(self.name, epoch, version, exactly=True)):
+                self._hold(order)
+                self._load(weights)
+                return order
+        return None
+
+    def _begin(self, order: Order) -> None:
+        self._hold(order)
+        try:
+            self.engine.submit(self.attempts.request(order))
+        except AttemptFailed as failed:
+            self._fail(order, failed.kind, str(failed))
+        except EngineError as error:
+            self._fail(order, FailureKind.DATA, f"row {order.row}: {error}")
+
+    def _hand_in(self, order: Order, finished: Finished) -> None:
+        try:
+            group = self.attempts.group(order, finished)
+            blob = self.blobs.put(encode(group))
+        except AttemptFailed as failed:
+            self._fail(order, failed.kind, str(failed))
+            return
+        except BlobError as error:
+            self._fail(order, FailureKind.INFRA, str(error))
+            return
+        self.desk.report(
+            GroupDone(
+                prompt=order.prompt,
+                attempt=order.attempt,
+                cause=order.cause,
+                blob=blob,
+                born=group.born,
+                done=group.done,
+                rollouts=group.num_rollouts,
+                rows=group.num_rows,
+                tokens=group.num_tokens,
+                reward_mean=group.reward_mean,
+                reward_std=group.reward_std,
+                worker=self.name,
+            ),
+            f"p:{order.prompt}",
+        )
+        self._let_go(order)
+
+    def _fail(self, order: Order, kind: FailureKind, error: str) -> None:
+        failed = GroupFailed(
+            prompt=order.prompt, attempt=order.attempt, cause=order.cause, kind=kind, error=error, worker=self.name
+        )
+        self.desk.report(failed, f"p:{order.prompt}")
+        self._let_go(order)
+
+    def _hold(self, order: Order) -> None:
+        self.orders[key_of(order)] = order
+        self._tell_heartbeat()
+
+    def _let_go(self, order: Order) -> None:
+        self.orders.pop(key_of(order), None)
+        self._tell_heartbeat()
+
+    def _tell_heartbeat(self) -> None:
+        self.heartbeat.hold((f"p:{order.prompt}", order.attempt) for order in self.orders.values())
+
+
+def main() -> None:
+    """``python -m rollog.pipeline.generation.worker --run FOLDER --name gen-0 --incarnation N``."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--run", type=Path, required=True)
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--incarnation", type=int, required=True)
+    arguments = parser.parse_args()
+    folder = RunFolder(arguments.run)
+    plan = folder.plan()
+    claim = (f"worker:{arguments.name}", arguments.incarnation)
+    with (
+        Heartbeat.of(plan, folder, arguments.name, (claim,)) as heartbeat,  # before the imports, which take seconds
+        RewardChild(plan.reward, plan.flow.reward_timeout_s) as reward,
+    ):
+        import torch
+
+        from rollog.pipeline.generation.torch_worker import make_attempts, make_engine
+
+        generator = Generator(
+            name=arguments.name,
+            desk=PatientDesk(folder.desk(plan), heartbeat),
+            heartbeat=heartbeat,
+            engine=make_engine(plan),
+            attempts=make_attempts(plan, reward),
+            blobs=Blobs(folder.blobs),
+            weights=folder.weights,
+            terms=GeneratorTerms.of(plan),
+            machine=describe(threads=torch.get_num_threads()),
+        )
+        print(f"{arguments.name}: {generator.run()}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+"""Workers as processes on this machine.
+
+Rule 1: processes follow the State: whoever should be there and is not is started, whoever should not be there is ended.
+        ``reconcile`` looks at processes each time and at leases only when something is missing.
+Rule 2: the first lease of a process is written before it starts, so that a long load is not taken for death, and so
+        that a trainer generation is never started twice: if its lease is there, it was.
+Rule 3: a dead process is reported once, at once. A process of an earlier controller is adopted by its pid file.
+Rule 4: a worker that dies again and again before it has joined fails the run, with the end of its log.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rollog.events.log import Log
+from rollog.events.vocabulary import Resume, Role
+from rollog.pipeline.errors import RunFailed
+from rollog.pipeline.inputs import WorkerGone
+from rollog.pipeline.launch.process import PidFile, WorkerProcess, last_lines
+from rollog.pipeline.machine import num_cores
+from rollog.pipeline.run_folder import RunFolder
+from rollog.replay.state import State
+
+GENERATOR: Final = (sys.executable, "-m", "rollog.pipeline.generation.worker")
+TRAINER: Final = (sys.executable, "-m", "rollog.pipeline.training.worker")
+RANK_NAME: Final = "rank-0"
+RANK_LEASE: Final = "rank:0"
+
+MAX_DEATHS: Final = 3
+"""Times in a row that a worker may die before it has joined."""
+LEAVE_WITHIN_S: Final = 20.0
+"""How long workers may take to leave once the run has ended: a step of a large model must not be waited for longer."""
+
+
+@dataclass(slots=True)
+class _Slot:
+    """Who stands in one worker's place."""
+
+    name: str
+    role: Role
+    process: WorkerProcess | None = None
+    looked: bool = False
+    """Whether a process of an earlier controller has been looked for."""
+    deaths: int = 0
+    """In a row, before joining."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crew:
+    """Who works. ``generator`` and ``trainer`` are the beginnings of their command lines."""
+
+    num_generators: int
+    lease_s: float
+    max_steps: int
+    generator: Sequence[str] = GENERATOR
+    trainer: Sequence[str] = TRAINER
+
+    @property
+    def threads(self) -> int:
+        """Threads of one worker: a fair share of the cores, unless the environment says otherwise."""
+        return int(os.environ.get("OMP_NUM_THREADS") or max(1, num_cores() // (self.num_generators + 1)))
+
+
+class LocalLauncher:
+    """Fills the Launcher protocol. ``log`` is the controller's own connection: they share a thread."""
+
+    def __init__(
+        self, log: Log, log_id: Callable[[], str], folder: RunFolder, crew: Crew,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._log = log
+        self._log_id = log_id
+        self._folder = folder
+        self._crew = crew
+        self._clock = clock
+        self._trainer = _Slot(RANK_NAME, Role.TRAINER)
+        self._generators = [_Slot(f"gen-{number}", Role.GENERATOR) for number in range(crew.num_generators)]
+        self._environment = {**os.environ, "OMP_NUM_THREADS": str(crew.threads)}
+
+    def reconcile(self, state: State) -> Sequence[WorkerGone]:
+        """Start what the State asks for and is not there; returns the workers found dead since the last call.
+
+        Raises ``RunFailed`` when a worker dies again and again before it has joined.
+        """
+        gone: list[WorkerGone] = []
+        if not self._trainer.looked:
+            self._end_surplus()
+        for slot in (self._trainer, *self._generators):
+            gone += self._find_out(slot, state)
+        if self._trainer.process is None:
+            self._start_trainer(state)
+        if state.stopping is None:
+            for slot in self._generators:
+                if slot.process is None:
+                    self._start_generator(slot)
+        return gone
+
+    def close(self, *, kill: bool) -> None:
+        """Wait for the workers to leave (they were told), or end them."""
+        slots = [self._trainer, *self._generators]
+        running = [slot.process for slot in slots if slot.process is not None]
+        deadline = self._clock() + (0.0 if kill else LEAVE_WITHIN_S)
+        for process in running:
+            if not process.wait(deadline - self._clock()):
+                process.kill()
+        for process in running:
+            process.wait(LEAVE_WITHIN_S)
+            process.close()
+        for slot in slots:
+            slot.process = None
+
+    def _find_out(self, slot: _Slot, state: State) -> Iterator[WorkerGone]:
+        """Adopt or recognise an earlier controller's process; report the dead; end a trainer of an older generation."""
+        if not slot.looked:
+            slot.looked = True
+            if (file := PidFile.read(self._pid_file(slot.name))) is not None:
+                slot.process = WorkerProcess.adopt(slot.name, file)
+                if slot.process is None and (slot.role is Role.GENERATOR or file.number == state.generation):
+                    yield WorkerGone(worker=slot.name, role=slot.role, reason="its process is gone")
+        process = slot.process
+        if process is None:
+            return
+        outdated = slot.role is Role.TRAINER and process.number != state.generation
+        if outdated:
+            process.kill()
+            process.wait(LEAVE_WITHIN_S)
+        if process.alive():
+            slot.deaths = 0 if slot.name in state.workers else slot.deaths
+            return
+        reason = process.ending()
+        process.close()
+        slot.process = None
+        if outdated:
+            return
+        slot.deaths = 0 if slot.name in state.workers else slot.deaths + 1
+        if slot.deaths >= MAX_DEATHS:
+            log = self._folder.logs / f"{slot.name}.log"
+            raise RunFailed(
+                f"{slot.name} ended {slot.deaths} times before it had joined, at last: {reason}. {log} ends with\n"
+                f"  {last_lines(log)}"
+            )
+        yield WorkerGone(worker=slot.name, role=slot.role, reason=reason)
+
+    def _start_generator(self, slot: _Slot) -> None:
+        key, leases = f"worker:{slot.name}", self._log.leases()
+        lease = leases.by_key.get(key)
+        file = PidFile.read(self._pid_file(slot.name))
+        number = 1 + max(0 if lease is None else lease.number, 0 if file is None else file.number)
+        unknown = lease is not None and (file is None or file.number != lease.number)
+        if unknown and leases.now - lease.refreshed <= self._crew.lease_s:  # type: ignore[union-attr]
+            return  # started by a controller that died before it wrote the pid file
+        self._log.put_lease(key, number, slot.name)
+        self._start(slot, number, (*self._crew.generator, "--name", slot.name, "--incarnation", str(number)))
+
+    def _start_trainer(self, state: State) -> None:
+        lease = self._log.leases().by_key.get(RANK_LEASE)
+        if lease is not None and lease.number >= state.generation:
+            return  # it was started; whether it lives is judged by its process or its lease
+        (entry,) = self._log.read(state.generation, state.generation)
+        checkpoint = next((event.checkpoint for event in entry.events if isinstance(event, Resume)), "")
+        for key in (f"worker:{RANK_NAME}", RANK_LEASE):
+            self._log.put_lease(key, state.generation, RANK_NAME)
+        self._start(self._trainer, state.generation, (
+            *self._crew.trainer,
+            "--generation", str(state.generation),
+            "--version", str(state.standing),
+            "--checkpoint", checkpoint,
+            "--publish-from", str(state.version),
+            "--max-steps", str(self._crew.max_steps),
+            "--log-id", self._log_id(),
+            "--ordered-epoch", str(entry.epoch),
+            "--ordered-digest", entry.digest,
+        ))  # fmt: skip
+
+    def _start(self, slot: _Slot, number: int, command: Sequence[str]) -> None:
+        command = (*command, "--run", str(self._folder.path.resolve()))
+        slot.process = WorkerProcess.start(slot.name, number, command, self._folder.logs, self._environment)
+
+    def end_earlier(self) -> None:
+        """End the workers of an earlier controller, because they have other settings."""
+        self._end_except(frozenset())
+
+    def _end_surplus(self) -> None:
+        """Generators of an earlier controller that had more of them."""
+        self._end_except(frozenset({slot.name for slot in (self._trainer, *self._generators)}))
+
+    def _end_except(self, kept: frozenset[str]) -> None:
+        for path in self._folder.logs.glob("*.pid"):
+            file = PidFile.read(path)
+            if path.stem not in kept and file is not None and (process := WorkerProcess.adopt(path.stem, file)):
+                process.kill()
+                process.wait(LEAVE_WITHIN_S)
+                process.close()
+
+    def _pid_file(self, name: str) -> Path:
+        return self._folder.logs / f"{name}.pid"

@@ -1,0 +1,55 @@
+"""The controller's way to the log: the embedded server or one at an address, and the connection to it.
+
+Rule 1: an embedded server that dies while the run goes on is started again; what was acknowledged is on its disk.
+Rule 2: whoever ends the run ends the embedded server; a server at an address is left alone.
+"""
+
+from pathlib import Path
+
+from rollog.events import server
+from rollog.events.errors import ServerUnreachable
+from rollog.events.file_log import seal_tail
+from rollog.events.reading import archive_of, mark_of, segments_of
+from rollog.events.redis_log import RedisLog
+from rollog.pipeline.config import Plan
+from rollog.pipeline.run_folder import EMBEDDED, RunFolder
+
+
+class LogServer:
+    """The server of a run that this process writes to."""
+
+    def __init__(self, folder: RunFolder, plan: Plan, *, accept_loss: bool = False) -> None:
+        """Start or find the server. Raises ``ServerRefused``, ``ServerUnreachable``."""
+        self._folder: Path = folder.path.resolve()
+        self._relaxed = plan.log.durability == "relaxed"
+        self._embedded: server.EmbeddedServer | None = None
+        if plan.log.redis == EMBEDDED:
+            self._revive()
+        self.log = RedisLog(
+            folder.address(plan, "controller"),
+            plan.run,
+            mark=mark_of(self._folder),
+            archive=archive_of(self._folder),
+            accept_loss=accept_loss,
+            revive=self._revive if self._embedded else None,
+        )
+
+    def log_id(self) -> str:
+        """The id of the log. Raises ``ServerUnreachable`` before the first controller opened it."""
+        found = self.log.log_id()
+        if found is None:
+            raise ServerUnreachable("the server holds no log yet: it gets its id when a controller opens it")
+        return found
+
+    def seal(self) -> None:
+        """Seal the log's tail into a segment: from now on it can be read without a server."""
+        seal_tail(self.log, segments_of(self._folder), self.log_id())
+
+    def close(self, *, shutdown: bool) -> None:
+        """Let go of the connection; with ``shutdown`` end the embedded server."""
+        self.log.close()
+        if shutdown and self._embedded is not None:
+            self._embedded.shutdown()
+
+    def _revive(self) -> None:
+        self._embedded = server.start(self._folder, relaxed=self._relaxed)

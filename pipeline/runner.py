@@ -1,0 +1,160 @@
+"""A run from its command to its end: server, log, controller, workers, and the order in which they go.
+
+    checks --> folder --> server --> log --> controller.run() --> workers leave --> tail sealed --> server ends
+
+Rule 1: what can be refused is refused before anything is written.
+Rule 2: a fresh start is the recovery of an empty log: ``train`` and ``resume`` end in the same ``drive``.
+Rule 3: whoever is fenced leaves everything as it is: workers and server are another controller's now.
+"""
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from rollog.events.errors import Fenced
+from rollog.events.vocabulary import Configure, Event, FinishReason, Start
+from rollog.pipeline.checkpoint_store import CheckpointStore
+from rollog.pipeline.config import Plan, apply_changes, changes_on_resume
+from rollog.pipeline.controller import Controller, Observer
+from rollog.pipeline.environments.reward_child import RewardChild
+from rollog.pipeline.errors import ModelError, PlanError
+from rollog.pipeline.inputs import StopAsked
+from rollog.pipeline.launch.local import Crew, LocalLauncher
+from rollog.pipeline.loader import Loader
+from rollog.pipeline.log_server import LogServer
+from rollog.pipeline.machine import describe, version_of
+from rollog.pipeline.mailbox import Mailbox
+from rollog.pipeline.observers import Observers, PrunesCheckpoints
+from rollog.pipeline.policy import Policy
+from rollog.pipeline.run_folder import RunFolder
+from rollog.replay.projector import fold_all
+from rollog.replay.state import State
+
+EXIT_CODES: Final[Mapping[FinishReason, int]] = {
+    FinishReason.MAX_STEPS: 0,
+    FinishReason.EXHAUSTED: 0,
+    FinishReason.STOPPED: 75,
+    FinishReason.FAILED: 1,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """A run that can be driven: everything about it has been checked."""
+
+    folder: RunFolder
+    plan: Plan
+    loader: Loader
+    policy: Policy
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """How a run ended. ``state`` is the fold of its whole log."""
+
+    reason: FinishReason
+    state: State
+
+    @property
+    def exit_code(self) -> int:
+        """What the command line ends with."""
+        return EXIT_CODES[self.reason]
+
+
+def check(plan: Plan) -> tuple[Loader, Policy]:
+    """Refuse what cannot work: model, data, bounds, reward. Raises ``ModelError``, ``DataError``, ``PlanError``."""
+    folder = Path(plan.model.path)
+    if not (folder / "config.json").is_file():
+        raise ModelError(
+            f"model.path={folder}: {'no config.json in it' if folder.is_dir() else 'no such folder'}. Name a folder in "
+            f"the Hugging Face layout (config.json, *.safetensors, tokenizer)."
+        )
+    if not any(folder.glob("*.safetensors")):
+        raise ModelError(f"model.path={folder}: no *.safetensors in it. Save the model again with save_pretrained.")
+    loader = Loader.open(plan.data, seed=plan.seed, prompts_per_step=plan.grpo.prompts_per_step)
+    policy = Policy.of(plan, loader)
+    with RewardChild(plan.reward, plan.flow.reward_timeout_s):
+        return loader, policy
+
+
+def prepare_resume(folder: RunFolder, server: LogServer, state: State, overrides: Mapping[str, Any]) -> Ready:
+    """A run to go on with, ``overrides`` (dotted paths) put over its recorded settings.
+
+    Raises ``PlanError`` for what a resume may not change, ``LogBehindCheckpoint``.
+    """
+    recorded = state.settings or folder.plan().settings()
+    wanted = Plan.from_settings(apply_changes(recorded, overrides), origin="resumed settings")
+    changes = changes_on_resume(recorded, wanted)
+    loader, policy = check(wanted)
+    if state.offset and loader.fingerprint != state.dataset:
+        raise PlanError(
+            f"data.path={wanted.data.path}: its rows are not those that run {wanted.run} began with (fingerprint "
+            f"{loader.fingerprint[:12]}, recorded {state.dataset[:12]}). Put the old rows back, or use `rollog fork`."
+        )
+    CheckpointStore(folder.checkpoints, server.log, server.log_id).on_this_log()
+    return Ready(folder=folder, plan=wanted, loader=loader, policy=policy, changes=changes)
+
+
+def drive(
+    ready: Ready,
+    server: LogServer,
+    observer: Observer,
+    clock: Callable[[], float],
+    listen: Callable[[Callable[[StopAsked], None]], None] = lambda ask: None,
+    crew: Crew | None = None,
+) -> End:
+    """Run it to its end. ``listen`` is told how to ask for a stop. The server stays; the workers do not.
+
+    Raises ``Fenced``, ``RunFailed`` and other errors of the log; the workers are ended then, but not when fenced.
+    """
+    plan, folder, log = ready.plan, ready.folder, server.log
+    crew = crew or Crew(
+        num_generators=plan.generation.workers, lease_s=plan.flow.lease_s, max_steps=ready.policy.max_steps
+    )
+    folder.write_plan(plan)
+    store = CheckpointStore(folder.checkpoints, log, server.log_id)
+    launcher = LocalLauncher(log, server.log_id, folder, crew)
+    mailbox = Mailbox(log, launcher, store, plan.flow)
+    listen(mailbox.signal)
+    controller = Controller(
+        log=log,
+        mailbox=mailbox,
+        policy=ready.policy,
+        start=Start(
+            run=plan.run,
+            config=plan.settings(),
+            dataset=ready.loader.fingerprint,
+            seed=plan.seed,
+            num_rows=ready.loader.num_rows,
+        ),
+        clock=clock,
+        nonce=lambda: secrets.token_hex(16),
+        version=version_of("rollog"),
+        machine=describe(threads=crew.threads, ranks=plan.training.ranks),
+        observer=Observers((observer, PrunesCheckpoints(store))),
+        reconfigure=_configure(ready.changes),
+    )
+    if ready.changes:
+        launcher.end_earlier()
+    try:
+        reason = controller.run()
+    except Fenced:
+        raise
+    except BaseException:
+        launcher.close(kill=True)
+        raise
+    launcher.close(kill=False)
+    return End(reason=reason, state=controller.state)
+
+
+def read_state(server: LogServer) -> State:
+    """The fold of what the log holds now."""
+    return fold_all(server.log.read())
+
+
+def _configure(changes: Mapping[str, Any]) -> Callable[[State], tuple[Event, ...]]:
+    """What a resume with other settings appends: under these settings the cursor stays where it is."""
+    return lambda state: (Configure(changes=changes, cursor=state.cursor),) if changes else ()
