@@ -8,14 +8,12 @@ Rule 3: putting the same bytes twice is the same as once.
 """
 
 import errno
-import os
 import re
-import tempfile
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
-from rollog.events.durable import sync_folder
+from rollog.events.durable import sync_folder, write_synced
 from rollog.events.errors import BlobError
 
 DIGEST: Final = re.compile(r"[0-9a-f]{64}")
@@ -75,18 +73,7 @@ class Blobs:
         if not path.parent.is_dir():
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             sync_folder(self.folder)
-        descriptor, name = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".tmp", dir=path.parent)
-        draft = Path(name)
-        try:
-            with open(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(path)
-        except BaseException:
-            draft.unlink(missing_ok=True)
-            raise
-        sync_folder(path.parent)
+        write_synced(path, data)
 
     def _refused(self, error: OSError, size: int) -> str:
         advice = {

@@ -25,7 +25,7 @@ from rollog.events.errors import LogError, ServerRefused, ServerUnreachable
 
 MAX_SOCKET_PATH_BYTES: Final = 107
 SOCKET_TIMEOUT_S: Final = 5.0
-"""How long one reply may take before the connection is given up. A blocking read gets its own time on top."""
+"""How long one reply may take before the connection is given up; blocking reads wait for at most 2 s of it."""
 PAUSE_S: Final = 0.05
 
 SOCKET_NAME: Final = "server.sock"
@@ -36,12 +36,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A server and the user to be there: ``url`` (redis://, rediss://), or the path of a unix ``socket``."""
+    """A server and the user to be there: ``url`` (redis://, rediss://), or the path of a unix ``socket``.
+
+    ``timeout_s``: how long one reply may take; longer than a blocking read waits.
+    """
 
     url: str | None = None
     socket: Path | None = None
     user: str | None = None
     password: str | None = field(default=None, repr=False)
+    timeout_s: float = SOCKET_TIMEOUT_S
 
     def __str__(self) -> str:
         """For people: without any password."""
@@ -73,12 +77,12 @@ class Address:
             return cls(url=text)
         raise ValueError(f"{text!r} is not a server's address: give unix:PATH, redis://HOST:PORT or rediss://HOST:PORT")
 
-    def connect(self, timeout_s: float = SOCKET_TIMEOUT_S) -> "Connection":
+    def connect(self) -> "Connection":
         """One connection of its own; it is made by the first command."""
         options: dict[str, Any] = {
             "retry": Retry(NoBackoff(), 0),
-            "socket_timeout": timeout_s,
-            "socket_connect_timeout": timeout_s,
+            "socket_timeout": self.timeout_s,
+            "socket_connect_timeout": self.timeout_s,
             "protocol": 2,
             "driver_info": None,
         }

@@ -1,17 +1,23 @@
 """Files that are there whole after a crash, or not at all: temporary name, fsync, rename, fsync of the folder."""
 
 import os
+import tempfile
 from pathlib import Path
 
 
 def write_synced(path: Path, data: bytes) -> None:
-    """Write a file that is there whole after a crash, or not at all."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+    """Write a file that only its owner reads."""
+    descriptor, name = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".tmp", dir=path.parent)
+    draft = Path(name)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
     sync_folder(path.parent)
 
 

@@ -6,7 +6,7 @@ Rule 2: one server a folder: the server holds an flock that it inherits, so it i
         is gone, however it died. Who finds it held finds a server: it adopts it.
 Rule 3: the server lives in a session of its own: a Ctrl-C in the terminal stops the run, not the log under it.
 Rule 4: a folder is opened by the kind of server that wrote it, never by an older one.
-Rule 5: the socket is bind relative to the folder, so that a long path does not matter.
+Rule 5: the socket is bound relative to the folder, so that a long path does not matter.
 """
 
 import fcntl
@@ -15,6 +15,7 @@ import os
 import platform
 import secrets
 import select
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -55,12 +56,16 @@ CONTROLLER_RULES: Final = "~* &* +@all -flushall -flushdb -swapdb -replicaof -sl
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedServer:
-    """A private server that runs. ``ours``: this process started it; else it was found running and adopted."""
+    """A private server that runs. ``pid``: of the child, if this process started it; else it was found and adopted."""
 
     run_folder: Path
-    ours: bool
     facts: ServerFacts
-    process: "subprocess.Popen[bytes] | None"
+    pid: int | None
+
+    @property
+    def ours(self) -> bool:
+        """Whether this process started it."""
+        return self.pid is not None
 
     def address(self, user: str = "controller") -> Address:
         """Where ``controller`` or ``worker`` connects."""
@@ -75,7 +80,7 @@ class EmbeddedServer:
             with suppress(ServerUnreachable):  # it closes the connection instead of an answer
                 connection.call("SHUTDOWN", "NOSAVE")
         except (ServerUnreachable, ProcessLookupError):
-            self._reap()  # it was gone already
+            _reap(self.pid)  # it was gone already
             return
         finally:
             connection.close()
@@ -86,16 +91,12 @@ class EmbeddedServer:
                 )
         finally:
             os.close(gone)
-        self._reap()
+        _reap(self.pid)
 
     def others_connected(self) -> bool:
         """Whether anybody else talks to the server now."""
         with closing(self.address().connect()) as connection:
             return len(connection.call("CLIENT", "LIST").splitlines()) > 1
-
-    def _reap(self) -> None:
-        if self.process is not None:
-            self.process.wait(STOP_WITHIN_S)
 
 
 def start(
@@ -159,15 +160,14 @@ def _bring_up(
 
     The lock is tried again while waiting: the server that held it may have been ending.
     """
-    folder, process, deadline = _prepare(run_folder), None, clock() + START_WITHIN_S
+    folder, child, deadline = _prepare(run_folder), None, clock() + START_WITHIN_S
     try:
         while True:
-            if process is None:
-                process = _launch_if_free(folder, binary, relaxed, max_memory_bytes)
-            elif process.poll() is not None:
-                raise ServerRefused(
-                    f"the server of {run_folder} ended at its start, code {process.returncode}: {last_words(run_folder)}"
-                )
+            if child is None:
+                child = _launch_if_free(folder, binary, relaxed, max_memory_bytes)
+            elif os.waitpid(child, os.WNOHANG)[0] != 0:
+                child = None
+                raise ServerRefused(f"the server of {run_folder} ended at its start: {last_words(run_folder)}")
             try:
                 with closing(Address.embedded(run_folder, "controller").connect()) as connection:
                     connection.call("PING")
@@ -181,12 +181,12 @@ def _bring_up(
                     ) from error
             pause()
     except BaseException:
-        if process is not None:
-            process.kill()
-            process.wait()
+        if child is not None:
+            os.kill(child, signal.SIGKILL)
+            _reap(child)
         raise
     _write(folder / "server.json", json.dumps({"server": facts.name, "version": facts.version}) + "\n")
-    return EmbeddedServer(run_folder, ours=process is not None, facts=facts, process=process)
+    return EmbeddedServer(run_folder, facts, child)
 
 
 def _prepare(run_folder: Path) -> Path:
@@ -227,9 +227,7 @@ def _refuse_foreign_folder(folder: Path, program: Path) -> None:
     except FileNotFoundError:
         return
     except (ValueError, KeyError, TypeError) as error:
-        raise ServerRefused(
-            f"{folder / 'server.json'} is unreadable ({error}): delete it if you know the server"
-        ) from error
+        raise ServerRefused(f"{folder / 'server.json'} is no record of a server ({error}): delete it") from error
     told = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
     found = "valkey" if "valkey" in told.lower() else "redis"
     number = told.partition("v=")[2].partition(" ")[0]
@@ -246,7 +244,7 @@ def _write_settings(folder: Path, relaxed: bool, max_memory_bytes: int) -> None:
         "port": "0",
         "unixsocket": SOCKET_NAME,
         "unixsocketperm": "700",
-        "dir": ".",
+        "dir": str(folder.resolve()),
         "daemonize": "no",
         "logfile": "server.log",
         "aclfile": "users.acl",
@@ -274,10 +272,11 @@ def _write(path: Path, text: str) -> None:
     write_synced(path, text.encode())
 
 
-def _launch_if_free(
-    folder: Path, binary: Path | None, relaxed: bool, max_memory_bytes: int
-) -> "subprocess.Popen[bytes] | None":
-    """A new server, which inherits the lock and nothing else of ours; None if somebody holds the lock."""
+def _launch_if_free(folder: Path, binary: Path | None, relaxed: bool, max_memory_bytes: int) -> int | None:
+    """The process of a new server, which inherits the lock and nothing else; None if somebody holds the lock.
+
+    It is no ``Popen``: it may outlive the object and this process.
+    """
     lock = os.open(folder / "server.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if not _locked(lock):
@@ -285,17 +284,22 @@ def _launch_if_free(
         program = binary or _shipped_binary()
         _refuse_foreign_folder(folder, program)
         _write_settings(folder, relaxed, max_memory_bytes)
-        return subprocess.Popen(
-            [program, "server.conf"],
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            pass_fds=(lock,),
-            start_new_session=True,
+        nowhere = [(os.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_RDWR, 0) for stream in range(3)]
+        return os.posix_spawn(
+            program,
+            [str(program), str(folder / "server.conf")],
+            os.environ,
+            file_actions=[*nowhere, (os.POSIX_SPAWN_DUP2, lock, lock)],
+            setsid=True,
         )
     finally:
         os.close(lock)
+
+
+def _reap(child: int | None) -> None:
+    if child is not None:
+        with suppress(ChildProcessError):
+            os.waitpid(child, 0)
 
 
 def last_words(run_folder: Path) -> str:

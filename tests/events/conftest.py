@@ -157,7 +157,7 @@ class Proxy:
 
     def address(self, of: Address) -> Address:
         """The same user, through the proxy."""
-        return Address(socket=self.path, user=of.user, password=of.password)
+        return Address(socket=self.path, user=of.user, password=of.password, timeout_s=1.0)
 
     def release(self) -> None:
         """Deliver what came late, and wait for the server's answers."""
