@@ -13,7 +13,6 @@ import fcntl
 import json
 import os
 import platform
-import secrets
 import select
 import signal
 import subprocess
@@ -264,7 +263,7 @@ def _password(folder: Path, user: str) -> str:
     """The hash of the user's password, which is made once."""
     file = folder / f"{user}.password"
     if not file.exists():
-        _write(file, secrets.token_hex(32) + "\n")
+        _write(file, os.urandom(32).hex() + "\n")
     return sha256(file.read_text().strip().encode()).hexdigest()
 
 
