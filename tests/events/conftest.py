@@ -3,6 +3,7 @@
 import itertools
 import os
 import select
+import shutil
 import signal
 import socket
 import tempfile
@@ -41,6 +42,18 @@ def server() -> Iterator[EmbeddedServer]:
         running.shutdown()
 
 
+@pytest.fixture(scope="session")
+def debian_server() -> Iterator[EmbeddedServer]:
+    """The oldest server that rollog works with, where the machine has one."""
+    program = shutil.which("redis-server")
+    if program is None:
+        pytest.skip("no redis-server on this machine (Debian: apt-get install redis-server)")
+    with tempfile.TemporaryDirectory(prefix="rollog-") as folder:
+        running = start(Path(folder), binary=Path(program))
+        yield running
+        running.shutdown()
+
+
 @dataclass
 class Store:
     """A fresh log, as many connections to it as a test wants, and what a person with a client could see."""
@@ -51,7 +64,7 @@ class Store:
     run: str = ""
 
 
-@pytest.fixture(params=["memory", "valkey"])
+@pytest.fixture(params=["memory", "valkey", "redis"])
 def store(request: pytest.FixtureRequest) -> Iterator[Store]:
     """The same tests for both stores."""
     opened: list[RedisLog | RedisDesk] = []
@@ -64,10 +77,10 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
         memory = MemoryServer(clock=lambda: 1_000.0)
         yield Store("memory", memory.log, memory.desk)
     else:
-        running: EmbeddedServer = request.getfixturevalue("server")
+        running: EmbeddedServer = request.getfixturevalue("server" if request.param == "valkey" else "debian_server")
         run = f"contract-{next(RUNS)}"
         yield Store(
-            "valkey",
+            request.param,
             lambda: kept(RedisLog(running.address(), run)),
             lambda: kept(RedisDesk(running.address("worker"), run)),
             run,
