@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import yaml
 
+from rollog.events.log import Reader
 from rollog.events.reading import open_reader
 from rollog.events.redis_reader import RedisReader
 from rollog.events.vocabulary import Start
