@@ -83,6 +83,8 @@ def fold(state: State, entry: Entry) -> State:
     try:
         _check(entry.offset == state.offset + 1, f"it follows entry {state.offset}")
         _check(entry.epoch >= state.epoch, f"its writer epoch {entry.epoch} is older than {state.epoch}")
+        begun = state.generation > 0 or any(isinstance(event, Start) for event in entry.events[:1])
+        _check(begun, "the log does not begin with Start")
         state.offset, state.digest = entry.offset, entry.digest
         if entry.input is not None:
             state.input = entry.input
@@ -106,6 +108,7 @@ def _apply(state: State, event: Event, cause: Cause) -> None:
             state.run = event.run
             _change_settings(state, event.changes)
             for group in state.at(Place.IN_FLIGHT):
+                group.order = None
                 _move(state, group, Place.WAITING)
             state.standing = state.newest_checkpoint() or 0
         case Open():
@@ -128,10 +131,12 @@ def _apply(state: State, event: Event, cause: Cause) -> None:
             state.resumes_in_vain += 1
         case Admit():
             _check(event.batch == state.cursor + 1, f"batch {event.batch} does not follow {state.cursor}")
+            _check(len(event.prompts) == len(event.rows), "there is not one row for each prompt")
             state.cursor = event.batch
             for prompt, row in zip(event.prompts, event.rows, strict=True):
                 _hand_out(state, prompt, row, Place.WAITING).batch = event.batch
         case Divert():
+            _check(len(event.prompts) == len(event.rows), "there is not one row for each prompt")
             for prompt, row in zip(event.prompts, event.rows, strict=True):
                 _check(prompt not in state.groups, f"prompt {prompt} is handed out twice")
                 _hand_out(state, prompt, row, Place.RESERVE)
@@ -182,6 +187,7 @@ def _apply(state: State, event: Event, cause: Cause) -> None:
         case Borrow():
             group = _group(state, event.prompt, Place.BUFFER)
             _check(group.step == event.lender, f"prompt {event.prompt} is stamped {group.step}, not {event.lender}")
+            _check(event.loan not in state.loans, f"loan {event.loan} is open already")
             group.step = event.borrower
             _spare_stands_in(state, event.spare, event.nth).loan = event.loan
             state.loans[event.loan] = Loan(
@@ -192,7 +198,7 @@ def _apply(state: State, event: Event, cause: Cause) -> None:
             _end_loan(state, event.loan)
         case Evict():
             for prompt in event.prompts:
-                _remove(state, _unselected(state, prompt))
+                _remove(state, _idle(state, prompt))
             state.evicted += len(event.prompts)
         case Cancel():
             group = _group(state, event.prompt, Place.IN_FLIGHT, attempt=event.attempt)
@@ -200,7 +206,7 @@ def _apply(state: State, event: Event, cause: Cause) -> None:
             _move(state, group, Place.WAITING)
         case Requeue():
             for prompt in event.prompts:
-                group = _unselected(state, prompt)
+                group = _idle(state, prompt)
                 group.finished, group.not_before = None, 0.0
                 group.requeues += 1
                 _move(state, group, Place.WAITING)
@@ -212,7 +218,8 @@ def _apply(state: State, event: Event, cause: Cause) -> None:
             _check(event.version <= state.version, f"version {event.version} is above {state.version}")
             state.resumes_in_vain = 0
             state.published[event.version] = Weights(file=event.file, digest=event.digest)
-            kept = max(_rules(state).lookahead, 1) + 1
+            assert state.rules is not None
+            kept = max(state.rules.lookahead, 1) + 1
             for version in sorted(state.published)[:-kept]:
                 del state.published[version]
         case Load():
@@ -225,7 +232,8 @@ def _apply(state: State, event: Event, cause: Cause) -> None:
             state.checkpoints[event.version] = SavedCheckpoint(
                 version=event.version, manifest=event.manifest, digest=event.digest
             )
-            for version in sorted(state.checkpoints)[: -_rules(state).keep_last]:
+            assert state.rules is not None
+            for version in sorted(state.checkpoints)[: -state.rules.keep_last]:
                 del state.checkpoints[version]
             _forget_old_steps(state)
         case Join():
@@ -247,7 +255,7 @@ def _apply(state: State, event: Event, cause: Cause) -> None:
 
 
 def _retry(state: State, event: Retry) -> None:
-    """An attempt failed, or a finished group's blob vanished; of a selected group the place stays."""
+    """An attempt failed, or the blob of a finished group vanished before it was selected."""
     group = _group(state, event.prompt, Place.IN_FLIGHT, Place.BUFFER, attempt=event.attempt)
     _check(group.place is Place.IN_FLIGHT or event.kind is FailureKind.LOST, f"prompt {event.prompt} is finished")
     match event.kind:
@@ -354,8 +362,9 @@ def _group(state: State, prompt: int, *places: Place, attempt: int | None = None
     return group
 
 
-def _unselected(state: State, prompt: int) -> Group:
-    return _group(state, prompt, *(place for place in Place if place is not Place.SELECTED))
+def _idle(state: State, prompt: int) -> Group:
+    """A group that is not selected and has no attempt running: a Cancel stands before what takes it away."""
+    return _group(state, prompt, Place.WAITING, Place.RESERVE, Place.BACKING_OFF, Place.BUFFER)
 
 
 def _move(state: State, group: Group, place: Place) -> None:
@@ -380,12 +389,6 @@ def _change_settings(state: State, changes: Any) -> None:
         section[name] = value
     if changes:
         state.rules = Rules.of(state.settings)
-
-
-def _rules(state: State) -> Rules:
-    if state.rules is None:
-        raise BrokenHistory("the log does not begin with Start")
-    return state.rules
 
 
 def _check(holds: bool, otherwise: str) -> None:
