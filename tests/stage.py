@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 from hand_workers import HandGenerator, HandTrainer, OnDisk
 from rollog.events.log import Entry
 from rollog.events.memory_log import MemoryServer
-from rollog.events.vocabulary import Event, FailureKind, FinishReason, Role, Start
+from rollog.events.vocabulary import Event, FailureKind, FinishReason, Role, Start, StopReason
 from rollog.pipeline.config import Plan
 from rollog.pipeline.controller import Controller
-from rollog.pipeline.inputs import WorkerGone
+from rollog.pipeline.inputs import StopAsked, WorkerGone
 from rollog.pipeline.mailbox import Mailbox
 from rollog.pipeline.policy import Policy
 from rollog.pipeline.scheduling import Wait
@@ -161,6 +161,12 @@ class Stage:
         for entry in self.entries(self.audit.state.offset + 1):
             self.audit.follow(entry)
         return self.audit
+
+    def ask_to_stop(self, within_s: float, reason: StopReason = StopReason.INTERRUPT) -> None:
+        """A signal reaches the controller."""
+        assert self.controller is not None
+        self.controller.mailbox.signal(StopAsked(reason=reason, within_s=within_s))
+        self.settle()
 
     # --- the workers --------------------------------------------------------------------------------------------------
 
