@@ -197,10 +197,11 @@ class Stage:
         self.settle()
 
     def train_steps(self, steps: int) -> None:
-        """Finish whatever is in flight, and train, until so many steps more are trained."""
+        """Train so many steps more; of what is in flight only the groups of these steps are finished."""
         goal = self.state.version + steps
-        while self.state.version < goal:
-            self.finish(*self.at(Place.IN_FLIGHT))
+        while (version := self.state.version) < goal:
+            groups = self.state.groups
+            self.finish(*[prompt for prompt in self.at(Place.IN_FLIGHT) if groups[prompt].step == version])
             self.train()
 
     def after(self, seconds: float) -> None:

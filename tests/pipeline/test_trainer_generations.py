@@ -25,6 +25,7 @@ def saving(every: int = 2, keep: int = 2) -> Stage:
 def test_the_newest_whole_checkpoint_is_loaded_and_the_steps_after_it_are_sent_again() -> None:
     stage = saving(every=2)
     stage.train_steps(3)
+    stage.finish(*stage.at(Place.IN_FLIGHT))
     recorded = {step: stage.state.step(step).chunks for step in (2, 3)}
     stage.kill_trainer()
     stage.settle()
@@ -55,6 +56,7 @@ def test_a_step_trained_again_moves_only_standing_and_settles_nobody_twice() -> 
 def test_nothing_is_generated_again_when_the_trainer_dies() -> None:
     stage = saving()
     stage.train_steps(3)
+    stage.finish(*stage.at(Place.IN_FLIGHT))
     dispatched = len(stage.events(Dispatch))
     stage.kill_trainer()
     stage.settle()
@@ -181,6 +183,7 @@ def test_a_checkpoint_that_is_due_in_a_redo_holds_the_weights_of_its_own_version
     calm = saving(every=3)
     calm.train_steps(4)
     stage.train_steps(3)
+    stage.finish(*stage.at(Place.IN_FLIGHT))
     assert 3 in stage.state.saves, "ordered, and not obeyed"
     stage.kill_trainer()
     stage.settle()
@@ -306,7 +309,7 @@ def test_blobs_and_selections_are_known_back_to_the_oldest_kept_checkpoint() -> 
     stage.train_steps(7)
 
     assert min(stage.state.checkpoints) == 4
-    assert [step for step in sorted(stage.state.steps) if stage.state.step(step).closed][0] == 4
+    assert min(step for step in stage.state.steps if stage.state.step(step).closed) == 4
 
 
 def test_a_stop_waits_for_a_redo_and_saves_what_it_comes_back_to() -> None:
