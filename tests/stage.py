@@ -61,6 +61,7 @@ class Stage:
         num_rows: int = 64,
         server: type[MemoryServer] = MemoryServer,
         mailbox: type[Mailbox] = Mailbox,
+        log: type[WatchedLog] = WatchedLog,
         hook: Hook = lambda moment: None,
         trainers_start: bool = True,
         opened: bool = True,
@@ -69,7 +70,7 @@ class Stage:
         self.plan, self.num_rows, self.hook, self.trainers_start = plan, num_rows, hook, trainers_start
         self.now = START_S
         self.server = server(clock=lambda: self.now)
-        self.mailbox = mailbox
+        self.mailbox, self.log = mailbox, log
         self.disk: dict[str, OnDisk] = {}
         self.dead: list[WorkerGone] = []
         self.generator = self.new_generator()
@@ -120,7 +121,7 @@ class Stage:
     def new_controller(self, plan: Plan | None = None) -> Controller:
         """A new controller that holds no pen yet."""
         self.plan = plan or self.plan
-        log = WatchedLog(self.server.log(), lambda moment: self.hook(moment))
+        log = self.log(self.server.log(), lambda moment: self.hook(moment))
         self.controller = Controller(
             log=log,
             mailbox=self.mailbox(log, HandLauncher(self, log), HandDisk(self), self.plan.flow),
