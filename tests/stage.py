@@ -25,7 +25,7 @@ from rollog.pipeline.controller import Controller
 from rollog.pipeline.inputs import StopAsked, WorkerGone
 from rollog.pipeline.mailbox import Mailbox
 from rollog.pipeline.policy import Policy
-from rollog.pipeline.scheduling import Wait
+from rollog.pipeline.scheduling import Wait, WaitFor, schedule
 from rollog.pipeline.scripted import START_S
 from rollog.pipeline.simulate import NumberedRows
 from rollog.replay.invariants import Audit
@@ -111,6 +111,15 @@ class Stage:
         """The prompts of each selected step, in ordinal order."""
         return {step: tuple(sorted(prompts)) for step, prompts in self.audit.steps.items()}
 
+    def schedule(self, *, pressure: bool = False) -> tuple[Event, ...] | Wait:
+        """What the scheduler says now."""
+        return schedule(self.state, self.policy, self.now, pressure)
+
+    def waits_for(self, *, pressure: bool = False) -> WaitFor | None:
+        """What the scheduler waits for; None when there is something to decide."""
+        answer = self.schedule(pressure=pressure)
+        return answer.why if isinstance(answer, Wait) else None
+
     # --- the controller -----------------------------------------------------------------------------------------------
 
     def resume(self, plan: Plan | None = None) -> None:
@@ -191,8 +200,10 @@ class Stage:
             self.settle()
 
     def save(self) -> None:
-        """The trainer obeys what it was told."""
-        self.rank.work()
+        """The trainer obeys what it was told, up to a checkpoint; the controller answers."""
+        before = len(self.rank.saved)
+        while len(self.rank.saved) == before and self.rank.pull():
+            self.rank.work(messages=1)
         self.settle()
 
     def train_steps(self, steps: int) -> None:
