@@ -31,7 +31,8 @@ from rollog.pipeline.errors import RunFailed
 from rollog.pipeline.inputs import Answer
 from rollog.pipeline.mailbox import Mailbox
 from rollog.pipeline.policy import Policy
-from rollog.pipeline.scheduling import Wait, WaitFor, schedule
+from rollog.pipeline.scheduling import schedule
+from rollog.pipeline.waiting import Wait, WaitFor
 from rollog.replay.projector import fold, fold_all
 from rollog.replay.state import State
 

@@ -18,7 +18,7 @@ from rollog.pipeline.inputs import StopAsked, WorkerGone
 from rollog.pipeline.mailbox import Mailbox
 from rollog.pipeline.permutation import row_index
 from rollog.pipeline.policy import Policy
-from rollog.pipeline.scheduling import Wait
+from rollog.pipeline.waiting import Wait
 from rollog.pipeline.scripted import Generator, Script, Trainer, World
 from rollog.replay.invariants import Audit
 from rollog.replay.projector import fold_all

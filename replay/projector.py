@@ -8,6 +8,7 @@ Rule 4: folding one event copies nothing that grows with the run or the buffer. 
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, assert_never
 
 from rollog.events.log import Entry
@@ -117,8 +118,7 @@ def _apply(state: State, event: Event, cause: Cause) -> None:
                 _pardon(state)
                 state.stopping = state.finish = None
         case Configure():
-            _change_settings(state, event.changes)
-            state.cursor = event.cursor
+            _configure(state, event)
         case Resume():
             _check(event.version <= state.version, f"version {event.version} is above {state.version}")
             state.generation, state.standing = cause.offset, event.version
@@ -127,10 +127,13 @@ def _apply(state: State, event: Event, cause: Cause) -> None:
                 del state.checkpoints[version]
             state.resumes_in_vain += 1
         case Admit():
-            _check(event.batch == state.cursor + 1, f"batch {event.batch} does not follow {state.cursor}")
+            # The same batch again completes a step that a change of sampler left partial.
+            _check(
+                event.batch in (state.cursor, state.cursor + 1), f"batch {event.batch} does not follow {state.cursor}"
+            )
             state.cursor = event.batch
             for prompt, row in zip(event.prompts, event.rows, strict=True):
-                _hand_out(state, prompt, row, Place.WAITING).batch = event.batch
+                _hand_out(state, prompt, row, Place.WAITING)
         case Divert():
             for prompt, row in zip(event.prompts, event.rows, strict=True):
                 _check(prompt not in state.groups, f"prompt {prompt} is handed out twice")
@@ -138,7 +141,8 @@ def _apply(state: State, event: Event, cause: Cause) -> None:
         case Stamp():
             state.stamps_made = True
             for prompt in event.prompts:
-                _group(state, prompt, Place.WAITING, Place.IN_FLIGHT, Place.BACKING_OFF, Place.BUFFER).step = event.step
+                places = (Place.WAITING, Place.IN_FLIGHT, Place.BACKING_OFF, Place.BUFFER)
+                _stamp(state, _group(state, prompt, *places), event.step)
         case Dispatch():
             group = _group(state, event.prompt, Place.WAITING, Place.BACKING_OFF)
             _check(event.attempt == group.attempt + 1, f"attempt {event.attempt} does not follow {group.attempt}")
@@ -161,11 +165,13 @@ def _apply(state: State, event: Event, cause: Cause) -> None:
                 reward_std=event.reward_std,
                 worker=event.worker,
             )
-            group.order, group.not_before = None, 0.0
             state.consecutive_drops = 0
+            state.commits += 1
             _move(state, group, Place.BUFFER)
+            group.order, group.not_before = None, 0.0
         case Drop():
-            group = _group(state, event.prompt, Place.WAITING, Place.IN_FLIGHT, Place.BACKING_OFF, Place.RESERVE)
+            group = _unselected(state, event.prompt)
+            state.lost += group.place is not Place.RESERVE
             state.skipped += event.kind is FailureKind.DATA
             state.consecutive_drops += event.kind is FailureKind.INFRA
             state.dropped += 1
@@ -173,16 +179,22 @@ def _apply(state: State, event: Event, cause: Cause) -> None:
         case Filter():
             _remove(state, _group(state, event.prompt, Place.BUFFER))
             state.filtered += 1
+            state.lost += 1
         case Shrink():
             state.steps.setdefault(event.step, Step()).shortfall += 1
             if event.loan is not None:
                 _end_loan(state, event.loan)
+                state.loans_forgiven += 1
         case Replace():
-            _spare_stands_in(state, event.spare, event.nth)
+            spare = _spare_stands_in(state, event.spare, event.nth)
+            for number, loan in state.loans.items():
+                if loan.spare == event.dropped:  # whoever stands in for a debtor owes the debt
+                    state.loans[number] = replace(loan, spare=event.spare)
+                    spare.loan = number
         case Borrow():
             group = _group(state, event.prompt, Place.BUFFER)
             _check(group.step == event.lender, f"prompt {event.prompt} is stamped {group.step}, not {event.lender}")
-            group.step = event.borrower
+            _stamp(state, group, event.borrower)
             _spare_stands_in(state, event.spare, event.nth).loan = event.loan
             state.loans[event.loan] = Loan(
                 prompt=event.prompt, lender=event.lender, borrower=event.borrower, spare=event.spare
@@ -190,20 +202,23 @@ def _apply(state: State, event: Event, cause: Cause) -> None:
             state.loans_made += 1
         case Repay():
             _end_loan(state, event.loan)
+            state.loans_repaid += 1
         case Evict():
             for prompt in event.prompts:
-                _remove(state, _unselected(state, prompt))
+                group = _unselected(state, prompt)
+                state.lost += group.place is not Place.RESERVE
+                _remove(state, group)
             state.evicted += len(event.prompts)
         case Cancel():
             group = _group(state, event.prompt, Place.IN_FLIGHT, attempt=event.attempt)
-            group.order = None
             _move(state, group, Place.WAITING)
+            group.order = None
         case Requeue():
             for prompt in event.prompts:
                 group = _unselected(state, prompt)
-                group.finished, group.not_before = None, 0.0
                 group.requeues += 1
                 _move(state, group, Place.WAITING)
+                group.finished, group.not_before = None, 0.0
         case Select():
             _select(state, event, cause)
         case Train():
@@ -262,8 +277,8 @@ def _retry(state: State, event: Retry) -> None:
         case FailureKind.USER:
             raise BrokenHistory("a person drops, and does not retry")
     group.last_failure, group.not_before = event.kind, event.not_before
-    group.finished = group.order = None
     _move(state, group, Place.BACKING_OFF)
+    group.finished = group.order = None
 
 
 def _select(state: State, event: Select, cause: Cause) -> None:
@@ -275,8 +290,8 @@ def _select(state: State, event: Select, cause: Cause) -> None:
         group = _group(state, prompt, Place.BUFFER)
         assert group.finished is not None
         members.append(Member(prompt=prompt, finished=group.finished))
-        group.step = event.step
         _move(state, group, Place.SELECTED)
+        group.step = event.step
     step.chunks.append(Selection(cause=cause, members=tuple(members), last=event.last))
 
 
@@ -358,15 +373,59 @@ def _unselected(state: State, prompt: int) -> Group:
     return _group(state, prompt, *(place for place in Place if place is not Place.SELECTED))
 
 
+def _stamp(state: State, group: Group, step: int | None) -> None:
+    """Mean the group for another step, wherever it is."""
+    _leave(state, group)
+    group.step = step
+    _enter(state, group)
+
+
 def _move(state: State, group: Group, place: Place) -> None:
-    del state.places[group.place][group.prompt]
+    _leave(state, group)
     group.place = place
-    state.places[place][group.prompt] = None
+    _enter(state, group)
 
 
 def _remove(state: State, group: Group) -> None:
-    del state.places[group.place][group.prompt]
+    _leave(state, group)
     del state.groups[group.prompt]
+
+
+def _enter(state: State, group: Group) -> None:
+    state.places[group.place][group.prompt] = None
+    if group.place is Place.BUFFER:
+        assert group.finished is not None
+        state.ready.add(group.prompt, group.slot, group.step, group.finished.born)
+    elif group.place is Place.IN_FLIGHT:
+        state.ready.start(group.weights)
+
+
+def _leave(state: State, group: Group) -> None:
+    del state.places[group.place][group.prompt]
+    if group.place is Place.BUFFER:
+        assert group.finished is not None
+        state.ready.discard(group.slot, group.step, group.finished.born)
+    elif group.place is Place.IN_FLIGHT:
+        state.ready.end(group.weights)
+
+
+def _configure(state: State, event: Configure) -> None:
+    """Settings change. With another sampler, stamps and debts of the old one mean nothing; new stamps follow as events."""
+    before = _rules(state).sampler
+    _change_settings(state, event.changes)
+    state.cursor = event.cursor
+    if _rules(state).sampler == before:
+        return
+    state.lost, state.stamps_made = 0, False
+    state.loans_forgiven += len(state.loans)
+    state.loans.clear()
+    for group in state.groups.values():
+        group.loan, group.nth = None, 0
+        if group.place not in (Place.SELECTED, Place.RESERVE):
+            _stamp(state, group, None)
+    for number, step in state.steps.items():
+        if number >= state.filling:
+            step.shortfall = 0
 
 
 def _change_settings(state: State, changes: Any) -> None:
