@@ -41,7 +41,7 @@ class Address:
     ``timeout_s``: how long one reply may take; longer than a blocking read waits.
     """
 
-    url: str | None = None
+    url: str | None = field(default=None, repr=False)
     socket: Path | None = None
     user: str | None = None
     password: str | None = field(default=None, repr=False)

