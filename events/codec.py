@@ -13,6 +13,7 @@ Wire: header = [format, epoch, offset, time, input]; payload = [{"t": tag, "v": 
 message = {"t": tag, "v": version, ...fields}. Everything is MessagePack.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from hashlib import blake2b
@@ -170,7 +171,7 @@ def tag_of(event: Event) -> str:
 
 
 def event_to_plain(event: Event) -> dict[str, Any]:
-    """The event as JSON knows it: ``{"type": tag, **fields}``, enums as strings, tuples as lists."""
+    """The event as JSON knows it: ``{"type": tag, **fields}``; enums are strings, tuples lists, NaN is ``"nan"``."""
     tag, _, shape, _ = _EVENT_TAGS[type(event)]
     return {"type": tag} | {field.name: _to_plain(getattr(event, field.name)) for field in shape.fields}
 
@@ -178,6 +179,8 @@ def event_to_plain(event: Event) -> dict[str, Any]:
 def _to_plain(value: Any) -> Any:
     if isinstance(value, StrEnum):
         return value.value
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
     if isinstance(value, (tuple, list)):
         return [_to_plain(item) for item in value]
     if isinstance(value, Mapping):

@@ -85,6 +85,12 @@ class RedisReader:
         offset, fields = _message(found[0])
         return Head(offset=offset, digest=fields[b"digest"].decode())
 
+    def wait_beyond(self, offset: int, block_s: float) -> bool:
+        """Whether an entry after ``offset`` is in the stream; waits up to ``block_s`` (at most 2) seconds for it."""
+        return bool(self._insist(lambda: self._connection.call(
+            "XREAD", "COUNT", 1, "BLOCK", max(1, int(block_s * 1000)), "STREAMS", self.keys.log, entry_id(offset)
+        )))  # fmt: skip
+
     def close(self) -> None:
         """Let go of the connection."""
         self._connection.close()

@@ -87,8 +87,8 @@ class Progress:
         self._screen = screen
         self._plain = isinstance(screen, PlainScreen)
         self._max_steps = max_steps
-        self._rewards: dict[int, float] = {}
-        self._prompts: dict[int, list[int]] = {}
+        self._recorded = 0
+        """Steps below this are trained again."""
         self._selected_at: dict[int, float] = {}
         self._trained_at: float | None = None
         self._curve: deque[float] = deque(maxlen=CURVE_STEPS)
@@ -108,7 +108,6 @@ class Progress:
         for event in entry.events:
             match event:
                 case Commit():
-                    self._rewards[event.prompt] = event.reward_mean
                     self._tokens += event.tokens
                 case Dispatch():
                     self._attempts += 1
@@ -117,14 +116,14 @@ class Progress:
                 case Drop():
                     self._screen.say(f"prompt {event.prompt} is given up ({event.kind.value}): {event.error}")
                 case Select():
-                    self._prompts.setdefault(event.step, []).extend(event.prompts)
                     if event.last:
                         self._selected_at[event.step] = entry.time
                 case Train():
-                    self._train(event, entry)
+                    self._train(state, event, entry)
                 case Checkpoint():
                     self._screen.say(f"checkpoint v{event.version} saved (offset {entry.offset:,})")
                 case Resume():
+                    self._recorded = state.version
                     again = state.version - event.version
                     self._screen.say(
                         f"trainer starts again from v{event.version} ({event.reason}); {again} recorded steps are "
@@ -146,8 +145,8 @@ class Progress:
         """Leave the terminal as it was found."""
         self._screen.close()
 
-    def _train(self, event: Train, entry: Entry) -> None:
-        rewards = [self._rewards.pop(prompt) for prompt in self._prompts.pop(event.step, []) if prompt in self._rewards]
+    def _train(self, state: State, event: Train, entry: Entry) -> None:
+        rewards = [member.finished.reward_mean for member in state.step(event.step).members()]
         selected_at, before = self._selected_at.pop(event.step, entry.time), self._trained_at
         wait_s = 0.0 if before is None else max(0.0, selected_at - before)
         self._trained_at = entry.time
@@ -156,8 +155,8 @@ class Progress:
             self._curve.append(reward)
         parts = [
             f"step {event.step + 1:,}/{self._max_steps:,}",
-            f"v{event.step + 1}",
-            "trained again" if reward is None else f"reward {reward:.3f} {curve(self._curve)}",
+            f"v{event.step + 1}" + (" again" if event.step < self._recorded else ""),
+            "reward -" if reward is None else f"reward {reward:.3f} {curve(self._curve)}",
             f"loss {event.loss:.3g}",
             f"wait {wait_s:.1f} s",
             f"train {event.seconds:.1f} s",

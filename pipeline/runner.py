@@ -147,6 +147,7 @@ def drive(
     except BaseException:
         launcher.close(kill=True)
         raise
+    store.prune(controller.state)
     launcher.close(kill=False)
     return End(reason=reason, state=controller.state)
 

@@ -75,6 +75,8 @@ def what_resume_does(state: State, ready: Ready) -> str:
         f"sent again  {count(Place.IN_FLIGHT)} in flight, unless their workers are alive or their results have arrived",
         "lost        nothing",
     ]
+    if state.stopping is not None and state.finish is None:
+        lines.append(f"a stop was under way ({state.stopping.reason.value}): it goes on, then resume once more")
     lines += [f"changed     {path} = {value!r}" for path, value in ready.changes.items()]
     if state.finish in (FinishReason.MAX_STEPS, FinishReason.EXHAUSTED) and not ready.changes:
         lines.append(

@@ -1,148 +1,81 @@
-"""What must hold at every offset.
+"""What must hold in every history, beside the laws of each State.
 
-``LAWS`` look at one State. ``Audit`` follows a whole log and keeps a fate per ordinal of its own: the State forgets
-what is settled, so its own books could not show that a settled prompt came back.
+``Audit`` follows a whole log and keeps a fate per ordinal of its own: the State forgets what is settled, so its own
+books could not show that a settled prompt came back. Each law has a name; a break names its law and its offset.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from rollog.events.log import Entry
+from rollog.events.stream_ids import stream_id_key
 from rollog.events.vocabulary import (
     Admit,
+    Borrow,
+    Checkpoint,
     Commit,
     Dispatch,
     Divert,
     Drop,
+    Event,
     Evict,
     Filter,
     Finish,
+    Fork,
     Open,
     Publish,
+    Repay,
+    Replace,
     Requeue,
     Resume,
+    Retry,
+    Save,
+    SaveReason,
     Select,
+    Shrink,
+    Stamp,
+    Start,
     Train,
 )
 from rollog.replay.errors import BrokenInvariant
+from rollog.replay.laws import LAWS, ONE_PLACE, check
 from rollog.replay.projector import fold
-from rollog.replay.state import Place, State
+from rollog.replay.state import State
 
+ONCE: Final = "each step trained exactly its groups, none twice"
+STALENESS: Final = "staleness within the bound for every selected group"
+LOANS: Final = "every loan repaid, forgiven or open"
+WHOLE: Final = "every finished group has all its rollouts"
+NO_NEW_WORK: Final = "no new work while the run stops"
+AFTER_FINISH: Final = "nothing decided between Finish and Open"
+ONE_ANSWER: Final = "each result answered once, in order"
+ONE_WRITER: Final = "each entry written by the controller that holds the pen"
+VERSIONS: Final = "each version published when it is made, saved and loaded as it was made"
+DURABLE_END: Final = "no end before everything trained is durable"
 
-def _conservation(state: State) -> Iterator[str]:
-    """Every ordinal handed out is in exactly one place."""
-    if state.handed_out != len(state.groups) + state.settled():
-        yield (
-            f"{state.handed_out} prompts were handed out, but {len(state.groups)} are in a place "
-            f"and {state.settled()} settled"
-        )
-    for place, prompts in state.places.items():
-        for prompt in prompts:
-            if prompt not in state.groups or state.groups[prompt].place is not place:
-                yield f"prompt {prompt} is listed at {place.value} and is not there"
-    if sum(len(prompts) for prompts in state.places.values()) != len(state.groups):
-        yield "a prompt is in two places or in none"
+HISTORY_LAWS: Final = (
+    ONCE, STALENESS, LOANS, WHOLE, NO_NEW_WORK, AFTER_FINISH, ONE_ANSWER, ONE_WRITER, VERSIONS, DURABLE_END
+)  # fmt: skip
+ALL_LAWS: Final = (*LAWS, *HISTORY_LAWS)
 
-
-def _standing(state: State) -> Iterator[str]:
-    """The trainer never stands above the version, and below it only over recorded steps."""
-    if not 0 <= state.standing <= state.version:
-        yield f"the trainer stands at {state.standing} and the version is {state.version}"
-    for step in range(state.standing, state.version):
-        if not state.step(step).closed:
-            yield f"step {step} must be trained again, and its selections are gone"
-
-
-def _steps(state: State) -> Iterator[str]:
-    """A step takes no more groups than its target, and selected groups wait for the step at hand."""
-    for number, step in state.steps.items():
-        if number >= state.version and step.taken > state.target(number):
-            yield f"step {number} took {step.taken} groups, {state.target(number)} wanted"
-        if step.closed and number > state.version:
-            yield f"step {number} is closed before step {state.version} is trained"
-    selected = {m.prompt for n, step in state.steps.items() if n >= state.version for m in step.members()}
-    if selected != set(state.places[Place.SELECTED]):
-        yield f"the selections name {sorted(selected)}, the places {sorted(state.places[Place.SELECTED])}"
-
-
-def _stamps(state: State) -> Iterator[str]:
-    """in_order: each admitted step has its full number of prompts, finished, running, selected or given up."""
-    if state.rules is None or state.rules.sampler != "in_order":
-        return
-    meant: dict[int, int] = {}
-    for group in state.groups.values():
-        if group.place is Place.RESERVE or group.place is Place.SELECTED:
-            continue
-        if group.step is None or not state.filling <= group.step <= state.cursor:
-            yield f"prompt {group.prompt} ({group.place.value}) is stamped {group.step}"
-            continue
-        meant[group.step] = meant.get(group.step, 0) + 1
-    for number in range(state.filling, state.cursor + 1):
-        have = meant.get(number, 0) + state.step(number).taken
-        if have != state.target(number) and not state.step(number).closed:
-            yield f"step {number} can never have its {state.target(number)} groups: {have} are meant for it"
-
-
-def _weights(state: State) -> Iterator[str]:
-    """A group is born of weights at least as new as its order asked for, and never of weights to come."""
-    for group in state.groups.values():
-        if group.finished is None:
-            continue
-        if not group.weights <= group.finished.born <= group.finished.done <= state.version:
-            yield (
-                f"prompt {group.prompt} was ordered with weights {group.weights}, made by {group.finished.born} to "
-                f"{group.finished.done} at version {state.version}"
-            )
-    if state.published and max(state.published) > state.version:
-        yield f"weights {max(state.published)} are published, the version is {state.version}"
-
-
-def _loans(state: State) -> Iterator[str]:
-    """Every open loan has a living spare that owes it, and the other way round."""
-    owing = {group.loan: group.prompt for group in state.groups.values() if group.loan is not None}
-    for loan, terms in state.loans.items():
-        if owing.get(loan) != terms.spare:
-            yield f"loan {loan} is owed by prompt {terms.spare}, which does not know of it"
-    for loan, prompt in owing.items():
-        if loan not in state.loans:
-            yield f"prompt {prompt} owes loan {loan}, which is not open"
-
-
-def _attempts(state: State) -> Iterator[str]:
-    """A prompt in flight has an order; no other has."""
-    for group in state.groups.values():
-        if (group.order is not None) != (group.place is Place.IN_FLIGHT):
-            yield f"prompt {group.prompt} is {group.place.value} and its order is {group.order}"
-
-
-LAWS: Final[Mapping[str, Callable[[State], Iterator[str]]]] = {
-    "every prompt in exactly one place": _conservation,
-    "the trainer stands at or below the version": _standing,
-    "no step takes more than its target": _steps,
-    "no stamped step can be stranded": _stamps,
-    "no group older or newer than its order allows": _weights,
-    "every loan has its debtor": _loans,
-    "an order for each prompt in flight": _attempts,
-}
-
-
-def check(state: State) -> None:
-    """Raise ``BrokenInvariant`` for the first law that does not hold."""
-    for law, broken in LAWS.items():
-        for how in broken(state):
-            raise BrokenInvariant(f"at offset {state.offset}: not {law}: {how}")
+SETTLED: Final = ("trained", "dropped", "filtered", "evicted")
 
 
 @dataclass(slots=True)
 class Audit:
-    """Follows a log entry by entry: folds it, checks every law, and keeps a fate per ordinal beside the State."""
+    """Follows a log entry by entry: folds it, checks every law, and keeps a fate per ordinal beside the State.
+
+    ``max_staleness``: of selected groups, in versions. ``bounds``: K when a group that is not selected was dispatched.
+    """
 
     state: State = field(default_factory=State)
     fates: dict[int, str] = field(default_factory=dict)
     steps: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    bounds: dict[int, int] = field(default_factory=dict)
     entries: int = 0
     loans_repaid: int = 0
+    loans_forgiven: int = 0
     max_staleness: int = 0
 
     def follow(self, entry: Entry) -> None:
@@ -150,99 +83,181 @@ class Audit:
         version, finished, last_input = self.state.version, self.state.finish is not None, self.state.input
         fold(self.state, entry)
         self.entries += 1
-        self._require(
-            entry, not finished or isinstance(entry.events[0], Open), "nothing is decided between Finish and Open"
-        )
-        self._require(
-            entry,
-            entry.input is None or last_input is None or result_order(entry.input) > result_order(last_input),
-            f"result {entry.input} was answered before",
-        )
+        opens = any(isinstance(event, Open) for event in entry.events[:1])
+        self._require(AFTER_FINISH, not finished or opens, "the run is finished, and no controller has opened it again")
+        founds = any(isinstance(event, (Start, Fork)) for event in entry.events)
+        held = founds or entry.epoch == self.state.epoch
+        self._require(ONE_WRITER, held, f"writer epoch {entry.epoch} writes while {self.state.epoch} holds the pen")
+        self._check_input(entry, last_input)
         for event in entry.events:
-            match event:
-                case Admit(prompts=prompts) | Divert(prompts=prompts):
-                    for prompt in prompts:
-                        self._move(entry, prompt, {None, "reserve"}, "reserve" if isinstance(event, Divert) else "open")
-                case Commit(prompt=prompt):
-                    self._move(entry, prompt, {"open"}, "buffer")
-                case Dispatch(prompt=prompt):
-                    self._move(entry, prompt, {"open", "reserve", "buffer"}, "open")
-                    self._require(entry, self.state.stopping is None, "no new work is sent out while the run stops")
-                case Drop(prompt=prompt):
-                    self._move(entry, prompt, {"open", "reserve"}, "dropped")
-                case Filter(prompt=prompt):
-                    self._move(entry, prompt, {"buffer"}, "filtered")
-                case Evict(prompts=prompts):
-                    for prompt in prompts:
-                        self._move(entry, prompt, {"open", "buffer", "reserve"}, "evicted")
-                case Requeue(prompts=prompts):
-                    for prompt in prompts:
-                        self._move(entry, prompt, {"open", "buffer"}, "open")
-                case Select():
-                    self._select(entry, event)
-                case Train(step=step):
-                    self._train(entry, step, version)
-                case Publish() | Resume():
-                    self._require(entry, event.version <= self.state.version, "a version is used before it is made")
-                case Finish():
-                    durable = self.state.newest_checkpoint()
-                    self._require(
-                        entry,
-                        self.state.version == 0 or durable == self.state.version,
-                        f"finished at version {self.state.version}, but only {durable} is durable",
-                    )
-                    self._require(entry, event.left == tuple(sorted(self.state.groups)), "left names what is unsettled")
-                case _:
-                    pass
+            self._track(event, entry)
+        for event in entry.events:
+            self._judge(event, entry.events, version)
         check(self.state)
 
     def finish(self) -> None:
         """At the head: the fates and the State's counts must be the same books."""
-        counted = dict.fromkeys(("trained", "dropped", "filtered", "evicted"), 0)
+        counted = dict.fromkeys(SETTLED, 0)
         for fate in self.fates.values():
             if fate in counted:
                 counted[fate] += 1
         state = self.state
-        booked = {
-            "trained": state.trained,
-            "dropped": state.dropped,
-            "filtered": state.filtered,
-            "evicted": state.evicted,
-        }
-        if counted != booked or len(self.fates) != state.handed_out:
-            raise BrokenInvariant(f"at offset {state.offset}: the fates {counted} are not the State's counts {booked}")
+        booked = {name: getattr(state, name) for name in SETTLED}
+        self._require(ONE_PLACE, counted == booked, f"the fates are {counted}, the State's counts {booked}")
+        handed_out = len(self.fates)
+        self._require(ONE_PLACE, handed_out == state.handed_out, f"{handed_out} fates, {state.handed_out} handed out")
+        ended = self.loans_repaid + self.loans_forgiven
+        self._require(
+            LOANS,
+            state.loans_made == ended + len(state.loans),
+            f"{state.loans_made} made, {self.loans_repaid} repaid, {self.loans_forgiven} forgiven, "
+            f"{len(state.loans)} open",
+        )
 
-    def _select(self, entry: Entry, event: Select) -> None:
-        for prompt in event.prompts:
-            self._move(entry, prompt, {"buffer"}, "selected")
-        self.steps[event.step] = (*self.steps.get(event.step, ()), *event.prompts)
-        rules = self.state.rules
-        for member in self.state.steps[event.step].chunks[-1].members:
-            staleness = event.step - member.finished.born
-            self.max_staleness = max(self.max_staleness, staleness)
-            if rules is not None and rules.pinned:
-                asked = max(0, event.step - rules.lookahead)
-                exact = member.finished.born == member.finished.done == asked
-                self._require(entry, exact, f"prompt {member.prompt} was not made by exactly weights {asked}")
+    def _track(self, event: Event, entry: Entry) -> None:
+        """Move the fates of the ordinals that the event names."""
+        match event:
+            case Admit():
+                self._move(event.prompts, {None, "reserve"}, "open")
+            case Divert():
+                self._move(event.prompts, {None}, "reserve")
+            case Replace() | Borrow():
+                self._move((event.spare,), {"reserve"}, "open")
+            case Dispatch():
+                self._move((event.prompt,), {"open"}, "open")
+            case Commit():
+                self._move((event.prompt,), {"open"}, "buffer")
+            case Retry():
+                self._move((event.prompt,), {"open", "buffer"}, "open")
+            case Drop():
+                self._move((event.prompt,), {"open", "reserve"}, "dropped")
+            case Filter():
+                self._move((event.prompt,), {"buffer"}, "filtered")
+            case Evict():
+                self._move(event.prompts, {"open", "buffer", "reserve"}, "evicted")
+            case Requeue():
+                self._move(event.prompts, {"open", "buffer"}, "open")
+            case Select():
+                self._move(event.prompts, {"buffer"}, "selected")
+            case Repay():
+                self.loans_repaid += 1
+            case Shrink():
+                self.loans_forgiven += event.loan is not None
+            case _:
+                pass
 
-    def _train(self, entry: Entry, step: int, version: int) -> None:
-        if step < version:  # trained again
+    def _judge(self, event: Event, events: Sequence[Event], version: int) -> None:
+        """What only a history can show. ``version``: before the entry."""
+        state = self.state
+        if isinstance(event, (Admit, Divert, Dispatch, Select)):
+            self._require(NO_NEW_WORK, state.stopping is None, f"{type(event).__name__} while the run stops")
+        match event:
+            case Stamp():
+                sent = {other.prompt for other in events if isinstance(other, Dispatch)}
+                for prompt in event.prompts:  # an order given for another step says nothing about this one
+                    if prompt not in sent:
+                        self.bounds.pop(prompt, None)
+            case Dispatch():
+                self._dispatched(event)
+            case Commit():
+                whole = state.rules is not None and state.rules.rollouts_per_prompt
+                fits = event.rollouts == whole and event.rows >= event.rollouts
+                how = f"prompt {event.prompt} has {event.rollouts} rollouts in {event.rows} rows, {whole} are wanted"
+                self._require(WHOLE, fits, how)
+            case Select():
+                self._selected(event)
+            case Train():
+                if event.step >= version:
+                    self._move(self.steps.get(event.step, ()), {"selected"}, "trained")
+                    published = any(isinstance(e, Publish) and e.version == event.step + 1 for e in events)
+                    self._require(VERSIONS, published, f"version {event.step + 1} is made and not published")
+            case Publish():
+                made = event.version == state.version
+                self._require(VERSIONS, made, f"version {event.version} is published at version {state.version}")
+            case Save():
+                at_hand = event.version == state.version == state.standing
+                how = f"a checkpoint of {event.version} is ordered while the trainer stands at {state.standing}"
+                self._require(VERSIONS, at_hand, how)
+                first = event.reason is not SaveReason.PERIODIC or not state.step(event.version).chunks
+                how = f"checkpoint {event.version} is ordered after step {event.version} took groups"
+                self._require(VERSIONS, first, how)
+            case Checkpoint():
+                ordered = event.version == 0 or event.version in state.saves
+                self._require(VERSIONS, ordered, f"checkpoint {event.version} was never ordered")
+            case Resume():
+                saved = state.checkpoints.get(event.version)
+                first_model = event.version == 0 and not event.checkpoint
+                durable = saved is not None and saved.manifest == event.checkpoint
+                how = f"the trainer loads {event.checkpoint or 'the first model'} as version {event.version}"
+                self._require(VERSIONS, first_model or durable, how)
+            case Finish():
+                self._ended(event)
+            case _:
+                pass
+
+    def _dispatched(self, event: Dispatch) -> None:
+        """Keep K for the selection; a stamped prompt starts only when its step is within K of the version."""
+        rules, state = self.state.rules, self.state
+        if rules is None or rules.sampler != "in_order" or event.step is None:
+            self.bounds.pop(event.prompt, None)
             return
-        for prompt in self.steps.get(step, ()):
-            self._move(entry, prompt, {"selected"}, "trained")
+        self.bounds[event.prompt] = rules.lookahead
+        early = event.step - state.version
+        how = f"prompt {event.prompt} is sent for step {event.step} at version {state.version}, K = {rules.lookahead}"
+        self._require(STALENESS, early <= rules.lookahead, how)
 
-    def _move(self, entry: Entry, prompt: int, before: set[str | None], after: str) -> None:
-        fate = self.fates.get(prompt)
-        self._require(entry, fate in before, f"prompt {prompt} was {fate or 'never handed out'} and becomes {after}")
-        self.fates[prompt] = after
+    def _selected(self, event: Select) -> None:
+        state, rules = self.state, self.state.rules
+        assert rules is not None
+        stands = event.step == state.version == state.standing
+        self._require(ONCE, stands, f"step {event.step} takes groups while the trainer stands at {state.standing}")
+        self._require(ONCE, bool(event.prompts) or event.last, f"step {event.step} takes nothing and does not close")
+        step = state.steps[event.step]
+        full = step.taken == state.target(event.step) or state.exhausted
+        how = f"step {event.step} closes with {step.taken} groups, {state.target(event.step)} are wanted"
+        self._require(ONCE, full or not event.last, how)
+        self.steps[event.step] = (*self.steps.get(event.step, ()), *event.prompts)
+        for member in step.chunks[-1].members:
+            born, done = member.finished.born, member.finished.done
+            staleness = event.step - born
+            self.max_staleness = max(self.max_staleness, staleness)
+            bound = self.bounds.pop(member.prompt, None)
+            if rules.sampler in ("windowed", "weight_fifo"):
+                bound = rules.lookahead
+            how = f"prompt {member.prompt} is {staleness} versions old, begun by weights {born}; the bound is {bound}"
+            self._require(STALENESS, bound is None or staleness <= bound, how)
+            asked = max(0, event.step - rules.lookahead)
+            how = f"prompt {member.prompt} was made by weights {born} to {done}, pinned asks for exactly {asked}"
+            self._require(STALENESS, not rules.pinned or born == done == asked, how)
 
-    @staticmethod
-    def _require(entry: Entry, holds: bool, otherwise: str) -> None:
+    def _ended(self, event: Finish) -> None:
+        state, durable = self.state, self.state.newest_checkpoint()
+        safe = state.version == 0 or durable == state.version
+        self._require(DURABLE_END, safe, f"finished at version {state.version}, and {durable} is durable")
+        idle = state.filling == state.version == state.standing
+        self._require(DURABLE_END, idle, f"finished while step {state.standing} is being trained")
+        unsettled = tuple(sorted(state.groups))
+        self._require(ONE_PLACE, event.left == unsettled, f"left names {event.left}, unsettled are {unsettled}")
+
+    def _check_input(self, entry: Entry, last: str | None) -> None:
+        if entry.input is None:
+            return
+        try:
+            later = stream_id_key(entry.input) > stream_id_key(last)
+        except ValueError as error:
+            raise BrokenInvariant(self.state.offset, ONE_ANSWER, str(error)) from None
+        self._require(ONE_ANSWER, later, f"result {entry.input} is answered after {last}")
+
+    def _move(self, prompts: Sequence[int], before: set[str | None], after: str) -> None:
+        for prompt in prompts:
+            fate = self.fates.get(prompt)
+            how = f"prompt {prompt} was {fate or 'never handed out'} and becomes {after}"
+            self._require(ONE_PLACE, fate in before, how)
+            self.fates[prompt] = after
+
+    def _require(self, law: str, holds: bool, otherwise: str) -> None:
         if not holds:
-            raise BrokenInvariant(f"at offset {entry.offset}: {otherwise}")
+            raise BrokenInvariant(self.state.offset, law, otherwise)
 
 
-def result_order(result_id: str) -> tuple[int, int]:
-    """A result's id ``<milliseconds>-<sequence>`` as numbers that compare in the order of the stream."""
-    time_ms, _, sequence = result_id.partition("-")
-    return int(time_ms), int(sequence or 0)
+__all__ = ("ALL_LAWS", "HISTORY_LAWS", "LAWS", "Audit", "check")

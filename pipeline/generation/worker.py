@@ -239,7 +239,10 @@ def main() -> None:
         import torch
 
         from rollog.pipeline.generation.torch_worker import make_attempts, make_engine
+        from rollog.pipeline.training.models import deterministic
 
+        if plan.determinism == "pinned":
+            deterministic(threads=torch.get_num_threads())
         generator = Generator(
             name=arguments.name,
             desk=PatientDesk(folder.desk(plan), heartbeat),

@@ -23,7 +23,7 @@ from rollog.pipeline.inputs import WorkerGone
 from rollog.pipeline.launch.process import PidFile, WorkerProcess, last_lines
 from rollog.pipeline.machine import num_cores
 from rollog.pipeline.run_folder import RunFolder
-from rollog.replay.state import State
+from rollog.replay.state import Place, State
 
 GENERATOR: Final = (sys.executable, "-m", "rollog.pipeline.generation.worker")
 TRAINER: Final = (sys.executable, "-m", "rollog.pipeline.training.worker")
@@ -93,7 +93,7 @@ class LocalLauncher:
             gone += self._find_out(slot, state)
         if self._trainer.process is None:
             self._start_trainer(state)
-        if state.stopping is None:
+        if state.stopping is None or state.count(Place.IN_FLIGHT):  # a drain waits for orders that nobody took yet
             for slot in self._generators:
                 if slot.process is None:
                     self._start_generator(slot)

@@ -253,7 +253,11 @@ def main() -> None:
     with Heartbeat.of(plan, folder, NAME, own) as heartbeat:  # before the imports, which take seconds
         import torch
 
+        from rollog.pipeline.training.models import deterministic
         from rollog.pipeline.training.torch_rank import TorchRank
+
+        if plan.determinism == "pinned":
+            deterministic(threads=torch.get_num_threads())
 
         rank = TorchRank.start(
             plan, folder, version=arguments.version, checkpoint=arguments.checkpoint, max_steps=arguments.max_steps

@@ -129,6 +129,8 @@ def test_a_diverged_loss_is_a_fact_that_the_log_can_hold() -> None:
     assert isinstance(train, Train)
     assert math.isnan(train.loss)
     assert train.grad_norm == math.inf
+    plain = event_to_plain(train)
+    assert (plain["loss"], plain["grad_norm"]) == ("nan", "inf")
 
 
 def test_the_digest_covers_the_digest_before() -> None:

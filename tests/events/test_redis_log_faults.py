@@ -207,6 +207,15 @@ def test_a_foreign_entry_is_a_conflict(direct: Any, writer: Any, admin: Any, run
         direct.append([(entry, Outbox())])
 
 
+def test_a_head_with_another_digest_is_found_out(direct: Any, writer: Any, admin: Any, run: str) -> None:
+    pen = writer(direct)
+    pen.say()
+    admin.call("HSET", f"{{{run}}}:meta", "digest", "ab" * 16)
+    with pytest.raises(LostTail, match="entry 1"):
+        pen.say()
+    assert admin.call("XLEN", f"{{{run}}}:log") == 1
+
+
 def test_a_server_that_lost_its_tail_is_found_out(direct: Any, writer: Any, admin: Any, run: str) -> None:
     pen = writer(direct)
     first, _ = pen.say(), pen.say()
