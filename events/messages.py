@@ -240,8 +240,8 @@ class StopRequest:
 Notice = NewWeights | Doorbell | NewGeneration | Ending
 TrainMessage = Chunk | SaveOrder
 Result = (
-    GroupDone | GroupCancelled | GroupFailed | WeightsReady | StepDone | CheckpointDone | BlobUnreadable | WorkerJoined | WeightsLoaded
-    | WorkerLeft | StopRequest
+    GroupDone | GroupCancelled | GroupFailed | WeightsReady | StepDone | CheckpointDone | BlobUnreadable | WorkerJoined
+    | WeightsLoaded | WorkerLeft | StopRequest
 )  # fmt: skip
 Message = Order | TrainMessage | Notice | Result
 

@@ -3,8 +3,8 @@
 Rule 1: a batch is diverted before it would be admitted, never after: an admitted batch of which nothing is dispatched
         would leave a step that no group is ever made for.
 Rule 2: diverting needs neither gate nor capacity; admitting needs both. Under memory pressure there is neither.
-Rule 3: one batch may be smaller: the one that completes a step which a change of sampler left partial. It passes no gate,
-        because its step is admitted already.
+Rule 3: one batch may be smaller: the one that completes a step which a change of sampler left partial. It passes no
+        gate, because its step is admitted already.
 Rule 4: at the end of the data spares serve too, in whole batches (or for rule 3).
 """
 
@@ -38,7 +38,7 @@ def next_batch(state: State, policy: Policy, pressure: bool) -> Events | Wait:
 
 
 def drain(state: State, policy: Policy, pressure: bool) -> Events | Wait | None:
-    """At the end of the data: N spares out of the reserve, as a batch; None when there are fewer or the gate is closed."""
+    """At the end of the data N spares are admitted as a batch; None when there are fewer or the gate is closed."""
     size = policy.prompts_per_step
     spares = tuple(state.places[Place.RESERVE])[:size]
     if len(spares) < size or _closed(state, policy) is not None:

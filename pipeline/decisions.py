@@ -90,7 +90,7 @@ def decide(state: State, policy: Policy, event: Input, now: float) -> Events:
             gone = Leave(worker=event.worker, role=event.role, reason=event.reason)
             return (gone,) if event.worker in state.workers else ()
         case StopAsked():
-            return () if state.stopping else (Stop(reason=event.reason, deadline=now + event.within_s),)
+            return _stop(state, event.reason, now + event.within_s)
         case _:
             assert_never(event)
 
@@ -99,8 +99,11 @@ def _answer(state: State, policy: Policy, result: Result, now: float) -> Events:
     match result:
         case GroupDone():
             group = _running(state, result.prompt, result.attempt)
-            if group is None or group.order != result.cause or not _plausible(state, group, result):
+            if group is None or group.order != result.cause:
                 return (Late(what="group", prompt=result.prompt, attempt=result.attempt, worker=result.worker),)
+            if not _plausible(state, group, result):  # its lease is done: nobody else would end this attempt
+                error = f"{result.worker} reported a group that cannot be: {result}"
+                return _failed(state, policy, group, FailureKind.INFRA, error, now)
             return _commit(state, policy, group, result)
         case GroupCancelled():
             group = _running(state, result.prompt, result.attempt)
@@ -113,7 +116,8 @@ def _answer(state: State, policy: Policy, result: Result, now: float) -> Events:
                 return (Late(what="failure", prompt=result.prompt, attempt=result.attempt, worker=result.worker),)
             if result.kind is FailureKind.LOST:
                 return _lost(state, policy, group, result.error, now)
-            return _failed(state, policy, group, result.kind, result.error, now)
+            kind = FailureKind.INFRA if result.kind is FailureKind.USER else result.kind  # no worker is a person
+            return _failed(state, policy, group, kind, result.error, now)
         case StepDone():
             return _step_done(state, result)
         case WeightsReady():
@@ -139,9 +143,7 @@ def _answer(state: State, policy: Policy, result: Result, now: float) -> Events:
                 return (Late(what="leave", worker=result.worker),)
             return (Leave(worker=result.worker, role=result.role, reason=_cut(result.reason)),)
         case StopRequest():
-            if state.stopping is not None or state.finish is not None:
-                return (Late(what="stop"),)
-            return (Stop(reason=result.reason, deadline=now + result.within_s),)
+            return _stop(state, result.reason, now + result.within_s) or (Late(what="stop"),)
         case _:
             assert_never(result)
 
@@ -168,13 +170,20 @@ def _commit(state: State, policy: Policy, group: Group, result: GroupDone) -> Ev
 
 
 def _cancelled(state: State, policy: Policy, group: Group, result: GroupCancelled, now: float) -> Events:
-    """The attempt had grown too old while it ran. Its order is ended; where the prompt goes stands in the same entry."""
+    """The attempt had grown too old while it ran: its order ends, and the same entry says where the prompt goes."""
     if result.born >= policy.sampler.oldest_useful(state):  # the sampler or its window was changed meanwhile
         return (_retry(group, FailureKind.LOST, "cancelled under other settings", now),)
     cancel = Cancel(prompt=group.prompt, attempt=group.attempt, reason=EvictReason.STALE.value)
     if policy.requeues and group.requeues < policy.failure.max_requeues:
         return (cancel, Requeue(prompts=(group.prompt,)))
     return (cancel, Evict(prompts=(group.prompt,), reason=EvictReason.STALE))
+
+
+def _stop(state: State, reason: StopReason, deadline: float) -> Events:
+    """A stop, or one that leaves less time than the stop before it; never in the place of a failure."""
+    before = state.stopping
+    said = before is not None and (before.reason is StopReason.FAILED or before.deadline <= deadline)
+    return () if said or state.finish is not None else (Stop(reason=reason, deadline=deadline),)
 
 
 def _step_done(state: State, result: StepDone) -> Events:
@@ -314,7 +323,7 @@ def fatal(state: State, event: Input) -> str | None:
                     f"at last: {reason}. Its log (logs/rank-0.log in the run's folder) says why; then resume."
                 )
             usable = [c.version for c in event.whole if state.oldest_kept_checkpoint() <= c.version <= state.version]
-            if not usable and min(state.steps, default=state.version) > 0:
+            if not usable and not all(state.step(number).closed for number in range(state.version)):
                 return (
                     f"no checkpoint from version {state.oldest_kept_checkpoint()} to {state.version} is whole, and the "
                     f"selections of earlier steps are forgotten. Restore one under checkpoints/, then resume."

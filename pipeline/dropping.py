@@ -2,10 +2,10 @@
 
     [ the prompt leaves ]  --no spare------------------> Shrink: the step closes one group short
             |
-            +--a spare, nothing finished later---------> Replace: the spare runs for the same step, which waits for it
+            +--a spare, nothing finished later---------> Replace: the spare runs for the same step, which waits
             |
-            +--a spare, a later step has finished ones-> Borrow: the furthest later step lends a finished group, the step
-                                                         can close at once, and the spare runs for the lender
+            +--a spare, a later step has finished ones-> Borrow: the furthest later step lends a finished group, the
+                                                         step can close at once, and the spare runs for the lender
 
 Rule 1: never a loan without a spare in hand: it would be the same hole, one step later.
 Rule 2: one entry says it all: who left, who lends, who owes, and the spare's order.

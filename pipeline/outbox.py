@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from rollog.events.log import Entry, Outbox
 from rollog.events.messages import (
     Chunk,
-    Doorbell,
     Ending,
     NewGeneration,
     NewWeights,

@@ -1,11 +1,12 @@
-"""What a resume appends when it goes on under other settings, or gives prompts up: pure functions of the State it finds.
+"""What a resume appends when it goes on under other settings, or gives prompts up: pure functions of the State.
 
 Rule 1: a change of settings and everything that follows from it are one entry.
-Rule 2: to ``in_order``: what is open and unstamped is stamped for the step being filled and those after it, oldest first,
-        N each (what a begun step has taken counts). The cursor is the last step stamped; if that step is partial, the
-        scheduler completes it.
+Rule 2: to ``in_order``: what is open and unstamped is stamped for the step being filled and those after it, oldest
+        first, N each (what a begun step has taken counts). The cursor is the last step stamped; if that step is
+        partial, the scheduler completes it.
 Rule 3: away from ``in_order``: stamps, debts and shortfalls of the old order end (the fold sees to it).
-Rule 4: to a gated sampler without stamps: the cursor counts what is open and taken as whole batches, and nothing as lost.
+Rule 4: to a gated sampler without stamps: the cursor counts what is open and taken as whole batches, and nothing is
+        lost so far.
 """
 
 from collections.abc import Iterator, Mapping

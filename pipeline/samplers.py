@@ -8,9 +8,9 @@
     weight_fifo   cursor - given back >= v + K   of the oldest weights in the window     born < v - K
                                                  that any group carries, by slot
 
-K is ``lookahead`` or ``max_staleness``. A group's weights are those that it was born of or, while it runs, those that its
-order asks for. Given back: ceil(lost / N), lost = admitted prompts settled without training; without it a filtered or
-dropped group would be missing from every step to come, and the run would wait for itself.
+K is ``lookahead`` or ``max_staleness``. A group's weights are those that it was born of or, while it runs, those that
+its order asks for. Given back: ceil(lost / N), lost = admitted prompts settled without training; without it a filtered
+or dropped group would be missing from every step to come, and the run would wait for itself.
 """
 
 from collections.abc import Iterator, Sequence

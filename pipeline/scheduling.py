@@ -156,7 +156,7 @@ def _step_and_ordinal(group: Group) -> tuple[int, int]:
 
 
 def _last_steps(state: State, policy: Policy, settled: bool) -> Events | Wait:
-    """The data is at its end and nothing runs: a step takes what is left, begun or not below its floor; then the end."""
+    """At the end of the data a step takes what is left, if it is begun or reaches its floor; then the end."""
     if not settled:
         return Wait(why=WaitFor.TRAINER)
     number = state.filling

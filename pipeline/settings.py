@@ -124,8 +124,8 @@ class Sampler(Section):
     """in_order's K: a group is trained at most K versions after the weights that began it; 0: on policy, one batch at a
     time."""
     max_staleness: Count = 1
-    """K of the other samplers. windowed, weight_fifo: the oldest group that is trained; ready_first, weight_fifo: how many
-    batches beyond the first may be outstanding. 0: on policy."""
+    """K of the other samplers. windowed, weight_fifo: the oldest group that is trained; ready_first, weight_fifo: how
+    many batches beyond the first may be outstanding. 0: on policy."""
     freshest_first: bool = False
     """windowed only. true: of several groups the newest is trained first; false: the one dispatched first."""
 
@@ -153,8 +153,8 @@ class Failure(Section):
     max_consecutive_dropped_prompts: Count = 0
     """Prompts that may be dropped for infra failures with no finished group between; 0: the first one stops the run."""
     on_dropped_prompt: Literal["shrink", "replace"] = "shrink"
-    """shrink: the step closes one group short. replace: a spare prompt stands in, or a later step lends a finished group
-    and the spare runs for it."""
+    """shrink: the step closes one group short. replace: a spare prompt stands in, or a later step lends a finished
+    group and the spare runs for it."""
     max_replacement_attempts: Positive = 1
     """Spares tried in one place of a step; only with replace."""
     reserve_prompts: Positive = 1

@@ -20,8 +20,8 @@ from rollog.pipeline.mailbox import Mailbox
 from rollog.pipeline.permutation import row_index
 from rollog.pipeline.policy import Policy
 from rollog.pipeline.reconfigure import configure
-from rollog.pipeline.waiting import Wait
 from rollog.pipeline.scripted import Generator, Script, Trainer, World
+from rollog.pipeline.waiting import Wait
 from rollog.replay.invariants import Audit
 from rollog.replay.projector import fold_all
 from rollog.replay.state import SavedCheckpoint, State

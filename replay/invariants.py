@@ -15,6 +15,7 @@ from rollog.events.vocabulary import (
     Borrow,
     Checkpoint,
     Commit,
+    Configure,
     Dispatch,
     Divert,
     Drop,
@@ -25,7 +26,6 @@ from rollog.events.vocabulary import (
     Fork,
     Open,
     Publish,
-    Repay,
     Replace,
     Requeue,
     Resume,
@@ -33,7 +33,6 @@ from rollog.events.vocabulary import (
     Save,
     SaveReason,
     Select,
-    Shrink,
     Stamp,
     Start,
     Train,
@@ -74,8 +73,6 @@ class Audit:
     steps: dict[int, tuple[int, ...]] = field(default_factory=dict)
     bounds: dict[int, int] = field(default_factory=dict)
     entries: int = 0
-    loans_repaid: int = 0
-    loans_forgiven: int = 0
     max_staleness: int = 0
 
     def follow(self, entry: Entry) -> None:
@@ -106,11 +103,11 @@ class Audit:
         self._require(ONE_PLACE, counted == booked, f"the fates are {counted}, the State's counts {booked}")
         handed_out = len(self.fates)
         self._require(ONE_PLACE, handed_out == state.handed_out, f"{handed_out} fates, {state.handed_out} handed out")
-        ended = self.loans_repaid + self.loans_forgiven
+        ended = state.loans_repaid + state.loans_forgiven
         self._require(
             LOANS,
             state.loans_made == ended + len(state.loans),
-            f"{state.loans_made} made, {self.loans_repaid} repaid, {self.loans_forgiven} forgiven, "
+            f"{state.loans_made} made, {state.loans_repaid} repaid, {state.loans_forgiven} forgiven, "
             f"{len(state.loans)} open",
         )
 
@@ -130,7 +127,7 @@ class Audit:
             case Retry():
                 self._move((event.prompt,), {"open", "buffer"}, "open")
             case Drop():
-                self._move((event.prompt,), {"open", "reserve"}, "dropped")
+                self._move((event.prompt,), {"open", "buffer", "reserve"}, "dropped")
             case Filter():
                 self._move((event.prompt,), {"buffer"}, "filtered")
             case Evict():
@@ -139,10 +136,6 @@ class Audit:
                 self._move(event.prompts, {"open", "buffer"}, "open")
             case Select():
                 self._move(event.prompts, {"buffer"}, "selected")
-            case Repay():
-                self.loans_repaid += 1
-            case Shrink():
-                self.loans_forgiven += event.loan is not None
             case _:
                 pass
 
@@ -152,6 +145,9 @@ class Audit:
         if isinstance(event, (Admit, Divert, Dispatch, Select)):
             self._require(NO_NEW_WORK, state.stopping is None, f"{type(event).__name__} while the run stops")
         match event:
+            case Configure():
+                if state.rules is not None and state.rules.sampler != "in_order":
+                    self.bounds.clear()  # what was ordered for a step is taken by age now
             case Stamp():
                 sent = {other.prompt for other in events if isinstance(other, Dispatch)}
                 for prompt in event.prompts:  # an order given for another step says nothing about this one

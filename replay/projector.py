@@ -54,7 +54,9 @@ from rollog.events.vocabulary import (
     Train,
 )
 from rollog.replay.errors import BrokenHistory
+from rollog.replay.places import find, find_idle, hand_out, move, remove, require, stamp
 from rollog.replay.state import (
+    OPEN_PLACES,
     Finished,
     Group,
     Loan,
@@ -82,8 +84,10 @@ def fold_all(entries: Iterable[Entry], state: State | None = None) -> State:
 def fold(state: State, entry: Entry) -> State:
     """Fold one entry into the State, in place, and return it. Raises ``BrokenHistory`` with the offset."""
     try:
-        _check(entry.offset == state.offset + 1, f"it follows entry {state.offset}")
-        _check(entry.epoch >= state.epoch, f"its writer epoch {entry.epoch} is older than {state.epoch}")
+        require(entry.offset == state.offset + 1, f"it follows entry {state.offset}")
+        require(entry.epoch >= state.epoch, f"its writer epoch {entry.epoch} is older than {state.epoch}")
+        begun = state.generation > 0 or any(isinstance(event, Start) for event in entry.events[:1])
+        require(begun, "the log does not begin with Start")
         state.offset, state.digest = entry.offset, entry.digest
         if entry.input is not None:
             state.input = entry.input
@@ -98,7 +102,7 @@ def fold(state: State, entry: Entry) -> State:
 def _apply(state: State, event: Event, cause: Cause) -> None:
     match event:
         case Start():
-            _check(state.generation == 0, "the run has started already")
+            require(state.generation == 0, "the run has started already")
             state.run, state.dataset, state.seed, state.num_rows = event.run, event.dataset, event.seed, event.num_rows
             state.settings = dict(event.config)
             state.rules = Rules.of(state.settings)
@@ -107,10 +111,11 @@ def _apply(state: State, event: Event, cause: Cause) -> None:
             state.run = event.run
             _change_settings(state, event.changes)
             for group in state.at(Place.IN_FLIGHT):
-                _move(state, group, Place.WAITING)
+                group.order = None
+                move(state, group, Place.WAITING)
             state.standing = state.newest_checkpoint() or 0
         case Open():
-            _check(event.epoch > state.epoch, f"writer epoch {event.epoch} does not follow {state.epoch}")
+            require(event.epoch > state.epoch, f"writer epoch {event.epoch} does not follow {state.epoch}")
             state.epoch, state.resumes_in_vain = event.epoch, 0
             for group in state.groups.values():
                 group.lost_attempts = 0
@@ -120,7 +125,7 @@ def _apply(state: State, event: Event, cause: Cause) -> None:
         case Configure():
             _configure(state, event)
         case Resume():
-            _check(event.version <= state.version, f"version {event.version} is above {state.version}")
+            require(event.version <= state.version, f"version {event.version} is above {state.version}")
             state.generation, state.standing = cause.offset, event.version
             # The newest whole checkpoint is loaded: what is recorded above it is not whole, and must be saved again.
             for version in [version for version in state.checkpoints if version > event.version]:
@@ -128,32 +133,34 @@ def _apply(state: State, event: Event, cause: Cause) -> None:
             state.resumes_in_vain += 1
         case Admit():
             # The same batch again completes a step that a change of sampler left partial.
-            _check(
+            require(
                 event.batch in (state.cursor, state.cursor + 1), f"batch {event.batch} does not follow {state.cursor}"
             )
+            require(len(event.prompts) == len(event.rows), "there is not one row for each prompt")
             state.cursor = event.batch
             for prompt, row in zip(event.prompts, event.rows, strict=True):
-                _hand_out(state, prompt, row, Place.WAITING)
+                hand_out(state, prompt, row, Place.WAITING)
         case Divert():
+            require(len(event.prompts) == len(event.rows), "there is not one row for each prompt")
             for prompt, row in zip(event.prompts, event.rows, strict=True):
-                _check(prompt not in state.groups, f"prompt {prompt} is handed out twice")
-                _hand_out(state, prompt, row, Place.RESERVE)
+                require(prompt not in state.groups, f"prompt {prompt} is handed out twice")
+                hand_out(state, prompt, row, Place.RESERVE)
         case Stamp():
             state.stamps_made = True
             for prompt in event.prompts:
                 places = (Place.WAITING, Place.IN_FLIGHT, Place.BACKING_OFF, Place.BUFFER)
-                _stamp(state, _group(state, prompt, *places), event.step)
+                stamp(state, find(state, prompt, *places), event.step)
         case Dispatch():
-            group = _group(state, event.prompt, Place.WAITING, Place.BACKING_OFF)
-            _check(event.attempt == group.attempt + 1, f"attempt {event.attempt} does not follow {group.attempt}")
-            _check(event.step == group.step, f"prompt {event.prompt} is stamped {group.step}, not {event.step}")
+            group = find(state, event.prompt, Place.WAITING, Place.BACKING_OFF)
+            require(event.attempt == group.attempt + 1, f"attempt {event.attempt} does not follow {group.attempt}")
+            require(event.step == group.step, f"prompt {event.prompt} is stamped {group.step}, not {event.step}")
             state.slots += 1
             group.slot, group.attempt, group.weights, group.order = state.slots, event.attempt, event.weights, cause
-            _move(state, group, Place.IN_FLIGHT)
+            move(state, group, Place.IN_FLIGHT)
         case Retry():
             _retry(state, event)
         case Commit():
-            group = _group(state, event.prompt, Place.IN_FLIGHT, attempt=event.attempt)
+            group = find(state, event.prompt, Place.IN_FLIGHT, attempt=event.attempt)
             group.finished = Finished(
                 blob=event.blob,
                 born=event.born,
@@ -167,17 +174,17 @@ def _apply(state: State, event: Event, cause: Cause) -> None:
             )
             state.consecutive_drops = 0
             state.commits += 1
-            _move(state, group, Place.BUFFER)
+            move(state, group, Place.BUFFER)
             group.order, group.not_before = None, 0.0
         case Drop():
-            group = _unselected(state, event.prompt)
+            group = find(state, event.prompt, *OPEN_PLACES, Place.RESERVE)
             state.lost += group.place is not Place.RESERVE
             state.skipped += event.kind is FailureKind.DATA
             state.consecutive_drops += event.kind is FailureKind.INFRA
             state.dropped += 1
-            _remove(state, group)
+            remove(state, group)
         case Filter():
-            _remove(state, _group(state, event.prompt, Place.BUFFER))
+            remove(state, find(state, event.prompt, Place.BUFFER))
             state.filtered += 1
             state.lost += 1
         case Shrink():
@@ -192,9 +199,10 @@ def _apply(state: State, event: Event, cause: Cause) -> None:
                     state.loans[number] = replace(loan, spare=event.spare)
                     spare.loan = number
         case Borrow():
-            group = _group(state, event.prompt, Place.BUFFER)
-            _check(group.step == event.lender, f"prompt {event.prompt} is stamped {group.step}, not {event.lender}")
-            _stamp(state, group, event.borrower)
+            group = find(state, event.prompt, Place.BUFFER)
+            require(group.step == event.lender, f"prompt {event.prompt} is stamped {group.step}, not {event.lender}")
+            require(event.loan not in state.loans, f"loan {event.loan} is open already")
+            stamp(state, group, event.borrower)
             _spare_stands_in(state, event.spare, event.nth).loan = event.loan
             state.loans[event.loan] = Loan(
                 prompt=event.prompt, lender=event.lender, borrower=event.borrower, spare=event.spare
@@ -205,29 +213,30 @@ def _apply(state: State, event: Event, cause: Cause) -> None:
             state.loans_repaid += 1
         case Evict():
             for prompt in event.prompts:
-                group = _unselected(state, prompt)
+                group = find_idle(state, prompt)
                 state.lost += group.place is not Place.RESERVE
-                _remove(state, group)
+                remove(state, group)
             state.evicted += len(event.prompts)
         case Cancel():
-            group = _group(state, event.prompt, Place.IN_FLIGHT, attempt=event.attempt)
-            _move(state, group, Place.WAITING)
+            group = find(state, event.prompt, Place.IN_FLIGHT, attempt=event.attempt)
+            move(state, group, Place.WAITING)
             group.order = None
         case Requeue():
             for prompt in event.prompts:
-                group = _unselected(state, prompt)
+                group = find_idle(state, prompt)
                 group.requeues += 1
-                _move(state, group, Place.WAITING)
+                move(state, group, Place.WAITING)
                 group.finished, group.not_before = None, 0.0
         case Select():
             _select(state, event, cause)
         case Train():
             _train(state, event)
         case Publish():
-            _check(event.version <= state.version, f"version {event.version} is above {state.version}")
+            require(event.version <= state.version, f"version {event.version} is above {state.version}")
             state.resumes_in_vain = 0
             state.published[event.version] = Weights(file=event.file, digest=event.digest)
-            kept = max(_rules(state).lookahead, 1) + 1
+            assert state.rules is not None
+            kept = max(state.rules.lookahead, 1) + 1
             for version in sorted(state.published)[:-kept]:
                 del state.published[version]
         case Load():
@@ -240,7 +249,8 @@ def _apply(state: State, event: Event, cause: Cause) -> None:
             state.checkpoints[event.version] = SavedCheckpoint(
                 version=event.version, manifest=event.manifest, digest=event.digest
             )
-            for version in sorted(state.checkpoints)[: -_rules(state).keep_last]:
+            assert state.rules is not None
+            for version in sorted(state.checkpoints)[: -state.rules.keep_last]:
                 del state.checkpoints[version]
             _forget_old_steps(state)
         case Join():
@@ -262,9 +272,9 @@ def _apply(state: State, event: Event, cause: Cause) -> None:
 
 
 def _retry(state: State, event: Retry) -> None:
-    """An attempt failed, or a finished group's blob vanished; of a selected group the place stays."""
-    group = _group(state, event.prompt, Place.IN_FLIGHT, Place.BUFFER, attempt=event.attempt)
-    _check(group.place is Place.IN_FLIGHT or event.kind is FailureKind.LOST, f"prompt {event.prompt} is finished")
+    """An attempt failed, or the blob of a finished group vanished before it was selected."""
+    group = find(state, event.prompt, Place.IN_FLIGHT, Place.BUFFER, attempt=event.attempt)
+    require(group.place is Place.IN_FLIGHT or event.kind is FailureKind.LOST, f"prompt {event.prompt} is finished")
     match event.kind:
         case FailureKind.INFRA:
             group.infra_failures += 1
@@ -277,36 +287,36 @@ def _retry(state: State, event: Retry) -> None:
         case FailureKind.USER:
             raise BrokenHistory("a person drops, and does not retry")
     group.last_failure, group.not_before = event.kind, event.not_before
-    _move(state, group, Place.BACKING_OFF)
+    move(state, group, Place.BACKING_OFF)
     group.finished = group.order = None
 
 
 def _select(state: State, event: Select, cause: Cause) -> None:
-    _check(event.step == state.filling, f"step {event.step} is not the one being filled ({state.filling})")
+    require(event.step == state.filling, f"step {event.step} is not the one being filled ({state.filling})")
     step = state.steps.setdefault(event.step, Step())
-    _check(event.chunk == len(step.chunks), f"chunk {event.chunk} does not follow {len(step.chunks)} chunks")
+    require(event.chunk == len(step.chunks), f"chunk {event.chunk} does not follow {len(step.chunks)} chunks")
     members = []
     for prompt in event.prompts:
-        group = _group(state, prompt, Place.BUFFER)
+        group = find(state, prompt, Place.BUFFER)
         assert group.finished is not None
         members.append(Member(prompt=prompt, finished=group.finished))
-        _move(state, group, Place.SELECTED)
+        move(state, group, Place.SELECTED)
         group.step = event.step
     step.chunks.append(Selection(cause=cause, members=tuple(members), last=event.last))
 
 
 def _train(state: State, event: Train) -> None:
-    _check(event.generation == state.generation, f"trainer generation {event.generation} is not {state.generation}")
-    _check(event.step == state.standing, f"the trainer stands at {state.standing}, not at {event.step}")
+    require(event.generation == state.generation, f"trainer generation {event.generation} is not {state.generation}")
+    require(event.step == state.standing, f"the trainer stands at {state.standing}, not at {event.step}")
     step = state.step(event.step)
-    _check(step.closed, f"the last chunk of step {event.step} is not selected")
+    require(step.closed, f"the last chunk of step {event.step} is not selected")
     state.standing += 1
     state.resumes_in_vain = 0
     if event.step < state.version:  # trained again after the trainer's death: its groups are settled already
         return
     state.version += 1
     for member in step.members():
-        _remove(state, _group(state, member.prompt, Place.SELECTED))
+        remove(state, find(state, member.prompt, Place.SELECTED))
     state.trained += step.taken
     _forget_old_steps(state)
 
@@ -332,89 +342,27 @@ def _pardon(state: State) -> None:
         group.data_failures = 0
 
 
-def _hand_out(state: State, prompt: int, row: int, place: Place) -> Group:
-    group = state.groups.get(prompt)
-    if group is not None:  # a spare that is admitted (drain)
-        _check(group.place is Place.RESERVE and place is Place.WAITING, f"prompt {prompt} is handed out twice")
-        _move(state, group, place)
-        return group
-    _check(prompt == state.handed_out, f"prompt {prompt} is not the next ({state.handed_out})")
-    state.handed_out += 1
-    group = state.groups[prompt] = Group(prompt=prompt, row=row, place=place)
-    state.places[place][prompt] = None
-    return group
-
-
 def _spare_stands_in(state: State, prompt: int, nth: int) -> Group:
-    group = _group(state, prompt, Place.RESERVE)
+    group = find(state, prompt, Place.RESERVE)
     group.nth = nth
-    _move(state, group, Place.WAITING)
+    move(state, group, Place.WAITING)
     return group
 
 
 def _end_loan(state: State, loan: int) -> None:
-    _check(loan in state.loans, f"loan {loan} is not open")
+    require(loan in state.loans, f"loan {loan} is not open")
     spare = state.groups.get(state.loans.pop(loan).spare)
     if spare is not None:
         spare.loan = None
 
 
-def _group(state: State, prompt: int, *places: Place, attempt: int | None = None) -> Group:
-    """The group, which must be at one of these places and, if given, at this attempt."""
-    group = state.groups.get(prompt)
-    _check(group is not None, f"prompt {prompt} is settled or was never handed out")
-    assert group is not None
-    _check(group.place in places, f"prompt {prompt} is {group.place.value}")
-    _check(attempt is None or attempt == group.attempt, f"prompt {prompt} is at attempt {group.attempt}, not {attempt}")
-    return group
-
-
-def _unselected(state: State, prompt: int) -> Group:
-    return _group(state, prompt, *(place for place in Place if place is not Place.SELECTED))
-
-
-def _stamp(state: State, group: Group, step: int | None) -> None:
-    """Mean the group for another step, wherever it is."""
-    _leave(state, group)
-    group.step = step
-    _enter(state, group)
-
-
-def _move(state: State, group: Group, place: Place) -> None:
-    _leave(state, group)
-    group.place = place
-    _enter(state, group)
-
-
-def _remove(state: State, group: Group) -> None:
-    _leave(state, group)
-    del state.groups[group.prompt]
-
-
-def _enter(state: State, group: Group) -> None:
-    state.places[group.place][group.prompt] = None
-    if group.place is Place.BUFFER:
-        assert group.finished is not None
-        state.ready.add(group.prompt, group.slot, group.step, group.finished.born)
-    elif group.place is Place.IN_FLIGHT:
-        state.ready.start(group.weights)
-
-
-def _leave(state: State, group: Group) -> None:
-    del state.places[group.place][group.prompt]
-    if group.place is Place.BUFFER:
-        assert group.finished is not None
-        state.ready.discard(group.slot, group.step, group.finished.born)
-    elif group.place is Place.IN_FLIGHT:
-        state.ready.end(group.weights)
-
-
 def _configure(state: State, event: Configure) -> None:
-    """Settings change. With another sampler, stamps and debts of the old one mean nothing; new stamps follow as events."""
-    before = _rules(state).sampler
+    """Settings change. With another sampler, stamps and debts of the old one end; new stamps follow as events."""
+    assert state.rules is not None
+    before = state.rules.sampler
     _change_settings(state, event.changes)
     state.cursor = event.cursor
-    if _rules(state).sampler == before:
+    if state.rules.sampler == before:
         return
     state.lost, state.stamps_made = 0, False
     state.loans_forgiven += len(state.loans)
@@ -422,7 +370,7 @@ def _configure(state: State, event: Configure) -> None:
     for group in state.groups.values():
         group.loan, group.nth = None, 0
         if group.place not in (Place.SELECTED, Place.RESERVE):
-            _stamp(state, group, None)
+            stamp(state, group, None)
     for number, step in state.steps.items():
         if number >= state.filling:
             step.shortfall = 0
@@ -439,17 +387,6 @@ def _change_settings(state: State, changes: Any) -> None:
         section[name] = value
     if changes:
         state.rules = Rules.of(state.settings)
-
-
-def _rules(state: State) -> Rules:
-    if state.rules is None:
-        raise BrokenHistory("the log does not begin with Start")
-    return state.rules
-
-
-def _check(holds: bool, otherwise: str) -> None:
-    if not holds:
-        raise BrokenHistory(otherwise)
 
 
 __all__: Sequence[str] = ("fold", "fold_all")

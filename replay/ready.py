@@ -9,15 +9,13 @@ from dataclasses import dataclass, field
 
 from sortedcontainers import SortedDict
 
-Slots = SortedDict
-"""slot -> prompt, in slot order (the order of the latest Dispatch)."""
-
 
 @dataclass(slots=True)
 class ReadyIndex:
     """Prompts of finished groups. Keys are sorted; an empty bucket is not kept."""
 
-    by_slot: Slots = field(default_factory=SortedDict)
+    by_slot: SortedDict = field(default_factory=SortedDict)
+    """slot -> prompt, in the order of the latest Dispatch."""
     by_step: SortedDict = field(default_factory=SortedDict)
     """step -> slot -> prompt, of the stamped groups."""
     by_weight: SortedDict = field(default_factory=SortedDict)

@@ -14,6 +14,7 @@ from typing import Any
 from rollog.events.log import GENESIS
 from rollog.events.messages import Cause
 from rollog.events.vocabulary import FailureKind, FinishReason, Role, StopReason
+from rollog.replay.errors import BrokenHistory
 from rollog.replay.ready import ReadyIndex
 
 
@@ -175,16 +176,20 @@ class Rules:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> "Rules":
-        """Read them out of the settings that Start and Configure carry."""
-        sampler = settings["sampler"]
-        return cls(
-            prompts_per_step=settings["grpo"]["prompts_per_step"],
-            rollouts_per_prompt=settings["grpo"]["rollouts_per_prompt"],
-            lookahead=sampler.get("lookahead", 0) if sampler["name"] == "in_order" else sampler.get("max_staleness", 0),
-            sampler=sampler["name"],
-            pinned=settings.get("determinism", "off") == "pinned",
-            keep_last=settings["checkpoint"]["keep_last"],
-        )
+        """Read them out of the settings that Start and Configure carry. Raises ``BrokenHistory`` if one is missing."""
+        try:
+            sampler = settings["sampler"]
+            window = "lookahead" if sampler["name"] == "in_order" else "max_staleness"
+            return cls(
+                prompts_per_step=settings["grpo"]["prompts_per_step"],
+                rollouts_per_prompt=settings["grpo"]["rollouts_per_prompt"],
+                lookahead=sampler.get(window, 0),
+                sampler=sampler["name"],
+                pinned=settings.get("determinism", "off") == "pinned",
+                keep_last=settings["checkpoint"]["keep_last"],
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise BrokenHistory(f"the settings lack what the fold needs: {error!r}") from None
 
 
 @dataclass(slots=True, kw_only=True)
