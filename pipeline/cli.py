@@ -6,22 +6,11 @@ Rule 2: an error that a person can mend is one message and an exit code, never a
 
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-from rollog.events.errors import (
-    CorruptEntry,
-    LogError,
-    LostTail,
-    MissingEntry,
-    ServerRefused,
-    ServerUnreachable,
-    UnknownEvent,
-)
-from rollog.events.vocabulary import FinishReason
 from rollog.pipeline import runner, verbs
 from rollog.pipeline.config import load_plan
 from rollog.pipeline.errors import PipelineError
@@ -29,8 +18,13 @@ from rollog.pipeline.foreground import DRAIN_S, foreground
 from rollog.pipeline.log_server import LogServer
 from rollog.pipeline.run_folder import RunFolder
 from rollog.replay import cli as reading
+from rollog.replay.exit_codes import mendable
 
-app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, help=__doc__)
+ABOUT: Final = """Asynchronous GRPO on a log: every prompt of every epoch is in exactly one place, at every offset.
+
+train, resume, stop and ps run something; status, log, show, state and verify read."""
+
+app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, help=ABOUT)
 reading.register(app)
 
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="settings put over the others")]
@@ -38,6 +32,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="say what would be done,
 
 
 @app.command()
+@mendable(PipelineError)
 def train(config: Path, overrides: Overrides = None, dry_run: DryRun = False) -> None:
     """Train in the foreground: make runs/NAME and drive it to its end."""
     plan = load_plan(config, overrides or [])
@@ -51,21 +46,26 @@ def train(config: Path, overrides: Overrides = None, dry_run: DryRun = False) ->
 
 
 @app.command()
+@mendable(PipelineError)
 def resume(run: str, overrides: Overrides = None, dry_run: DryRun = False) -> None:
     """Go on with a run: says first what is kept, what is sent again, and that nothing is lost."""
     folder = RunFolder.open(run)
     server = LogServer(folder, folder.plan())
-    state = runner.read_state(server)
-    ready = runner.prepare_resume(folder, server, state, verbs.parsed(overrides or []))
-    print(verbs.what_resume_does(state, ready), file=sys.stderr)
-    done = state.finish in (FinishReason.MAX_STEPS, FinishReason.EXHAUSTED) and not ready.changes
-    if dry_run or done:
-        server.close(shutdown=state.finish is not None)
-        return
-    raise typer.Exit(foreground(ready, server))
+    goes_on = False
+    try:
+        found = runner.look(server)
+        ready = runner.prepare_resume(folder, server, found.state, verbs.parsed(overrides or []))
+        print(verbs.what_resume_does(found, ready), file=sys.stderr)
+        goes_on = not dry_run and not verbs.complete(found.state, ready)
+    finally:
+        if not goes_on:
+            server.leave()
+    if goes_on:
+        raise typer.Exit(foreground(ready, server))
 
 
 @app.command()
+@mendable(PipelineError)
 def stop(run: str, within_s: Annotated[float, typer.Option(help="let what runs finish for so long")] = DRAIN_S) -> None:
     """Ask a run to drain, checkpoint and end; returns when it has ended. Exit 3 when it does not run."""
     verbs.stop(RunFolder.open(run), within_s, time.monotonic)
@@ -73,29 +73,13 @@ def stop(run: str, within_s: Annotated[float, typer.Option(help="let what runs f
 
 
 @app.command()
+@mendable(PipelineError)
 def ps() -> None:
     """The runs under runs/ that have a controller now."""
     for line in verbs.running():
         print(line)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """The entry point of the command."""
-    try:
-        app(arguments)
-    except (PipelineError, LogError) as error:
-        print(f"rollog: {error}", file=sys.stderr)
-        sys.exit(exit_code_of(error))
-
-
-def exit_code_of(error: PipelineError | LogError) -> int:
-    """What the process ends with after this error."""
-    match error:
-        case PipelineError():
-            return error.exit_code
-        case ServerUnreachable() | ServerRefused():
-            return 4
-        case CorruptEntry() | MissingEntry() | LostTail() | UnknownEvent():
-            return 5
-        case _:
-            return 1
+    app()

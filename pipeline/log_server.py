@@ -58,5 +58,11 @@ class LogServer:
         if shutdown and self._embedded is not None:
             self._embedded.shutdown()
 
+    def leave(self) -> None:
+        """Let go of the connection after a look; a server that was started for it and serves nobody else ends."""
+        self.log.close()
+        if self._embedded is not None and self._embedded.ours and not self._embedded.others_connected():
+            self._embedded.shutdown()
+
     def _revive(self) -> None:
         self._embedded = server.start(self._folder, relaxed=self._relaxed)

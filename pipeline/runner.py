@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from rollog.events.errors import Fenced
-from rollog.events.vocabulary import FinishReason, Start
+from rollog.events.vocabulary import FinishReason, Open, Start
 from rollog.pipeline.checkpoint_store import CheckpointStore
 from rollog.pipeline.config import Plan, apply_changes, changes_on_resume
 from rollog.pipeline.controller import Controller, Observer
 from rollog.pipeline.environments.reward_child import RewardChild
 from rollog.pipeline.errors import ModelError, PlanError
 from rollog.pipeline.inputs import StopAsked
-from rollog.pipeline.launch.local import Crew, LocalLauncher
+from rollog.pipeline.launch.local import Crew, LocalLauncher, threads_of
 from rollog.pipeline.loader import Loader
 from rollog.pipeline.log_server import LogServer
 from rollog.pipeline.machine import describe, version_of
@@ -30,7 +30,7 @@ from rollog.pipeline.observers import Observers, PrunesCheckpoints
 from rollog.pipeline.policy import Policy
 from rollog.pipeline.reconfigure import configure
 from rollog.pipeline.run_folder import RunFolder
-from rollog.replay.projector import fold_all
+from rollog.replay.projector import fold
 from rollog.replay.state import State
 
 EXIT_CODES: Final[Mapping[FinishReason, int]] = {
@@ -134,7 +134,7 @@ def drive(
         clock=clock,
         nonce=lambda: secrets.token_hex(16),
         version=version_of("rollog"),
-        machine=describe(threads=crew.threads, ranks=plan.training.ranks),
+        machine=machine_of(plan),
         observer=Observers((observer, PrunesCheckpoints(store))),
         changes=(lambda state: configure(state, ready.changes),),
     )
@@ -152,6 +152,24 @@ def drive(
     return End(reason=reason, state=controller.state)
 
 
-def read_state(server: LogServer) -> State:
-    """The fold of what the log holds now."""
-    return fold_all(server.log.read())
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A run as it lies there: the fold of its log, and the machine that its last controller ran on."""
+
+    state: State
+    machine: Mapping[str, Any]
+
+
+def look(server: LogServer) -> Found:
+    """What the log holds now."""
+    state = State()
+    machine: Mapping[str, Any] = {}
+    for entry in server.log.read():
+        fold(state, entry)
+        machine = next((event.machine for event in entry.events if isinstance(event, Open)), machine)
+    return Found(state=state, machine=machine)
+
+
+def machine_of(plan: Plan) -> dict[str, Any]:
+    """What Open says of this machine under this plan."""
+    return describe(threads=threads_of(plan.generation.workers), ranks=plan.training.ranks)

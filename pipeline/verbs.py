@@ -22,7 +22,7 @@ from rollog.pipeline.config import Plan
 from rollog.pipeline.errors import PipelineError
 from rollog.pipeline.heartbeat import CONTROLLER
 from rollog.pipeline.run_folder import EMBEDDED, RUNS, RunFolder
-from rollog.pipeline.runner import End, Ready
+from rollog.pipeline.runner import End, Found, Ready, machine_of
 from rollog.replay.projector import fold_all
 from rollog.replay.state import Place, State
 
@@ -60,8 +60,14 @@ def headline(ready: Ready) -> str:
     )
 
 
-def what_resume_does(state: State, ready: Ready) -> str:
+def complete(state: State, ready: Ready) -> bool:
+    """Whether there is nothing to resume: the run came to its end, and nothing about it is changed."""
+    return state.finish in (FinishReason.MAX_STEPS, FinishReason.EXHAUSTED) and not ready.changes
+
+
+def what_resume_does(found: Found, ready: Ready) -> str:
     """What is kept, sent again and lost, before anything happens."""
+    state = found.state
     if state.offset == 0:
         return f"run {ready.plan.run} has not begun yet: it begins now"
     count = state.count
@@ -78,7 +84,13 @@ def what_resume_does(state: State, ready: Ready) -> str:
     if state.stopping is not None and state.finish is None:
         lines.append(f"a stop was under way ({state.stopping.reason.value}): it goes on, then resume once more")
     lines += [f"changed     {path} = {value!r}" for path, value in ready.changes.items()]
-    if state.finish in (FinishReason.MAX_STEPS, FinishReason.EXHAUSTED) and not ready.changes:
+    here = machine_of(ready.plan)
+    differ = [
+        f"{key} {found.machine[key]} -> {here.get(key)}" for key in found.machine if found.machine[key] != here.get(key)
+    ]
+    if differ and ready.plan.determinism == "pinned":
+        lines.append(f"same prompts, other bits: {', '.join(differ)}")
+    if state.finish is not None and complete(state, ready):
         lines.append(
             f"nothing to do: the run is complete ({state.finish.value}). A higher end goes on:  "
             f"rollog resume {state.run} grpo.max_steps=..."

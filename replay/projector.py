@@ -128,7 +128,7 @@ def _apply(state: State, event: Event, cause: Cause) -> None:
             require(event.version <= state.version, f"version {event.version} is above {state.version}")
             state.generation, state.standing = cause.offset, event.version
             # The newest whole checkpoint is loaded: what is recorded above it is not whole, and must be saved again.
-            for version in [version for version in state.checkpoints if version > event.version]:
+            for version in [v for v in state.checkpoints if v > event.version or not event.checkpoint]:
                 del state.checkpoints[version]
             state.resumes_in_vain += 1
         case Admit():

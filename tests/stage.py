@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 from hand_workers import HandGenerator, HandTrainer, OnDisk
 from rollog.events.log import Entry
 from rollog.events.memory_log import MemoryServer
-from rollog.events.vocabulary import Event, FailureKind, FinishReason, Role, Start
+from rollog.events.vocabulary import Event, FailureKind, FinishReason, Role, Start, StopReason
 from rollog.pipeline.config import Plan
 from rollog.pipeline.controller import Controller
-from rollog.pipeline.inputs import WorkerGone
+from rollog.pipeline.inputs import StopAsked, WorkerGone
 from rollog.pipeline.mailbox import Mailbox
 from rollog.pipeline.policy import Policy
 from rollog.pipeline.scheduling import Wait
@@ -162,6 +162,12 @@ class Stage:
             self.audit.follow(entry)
         return self.audit
 
+    def ask_to_stop(self, within_s: float, reason: StopReason = StopReason.INTERRUPT) -> None:
+        """A signal reaches the controller."""
+        assert self.controller is not None
+        self.controller.mailbox.signal(StopAsked(reason=reason, within_s=within_s))
+        self.settle()
+
     # --- the workers --------------------------------------------------------------------------------------------------
 
     def finish(self, *prompts: int) -> None:
@@ -191,10 +197,11 @@ class Stage:
         self.settle()
 
     def train_steps(self, steps: int) -> None:
-        """Finish whatever is in flight, and train, until so many steps more are trained."""
+        """Train so many steps more; of what is in flight only the groups of these steps are finished."""
         goal = self.state.version + steps
-        while self.state.version < goal:
-            self.finish(*self.at(Place.IN_FLIGHT))
+        while (version := self.state.version) < goal:
+            groups = self.state.groups
+            self.finish(*[prompt for prompt in self.at(Place.IN_FLIGHT) if groups[prompt].step == version])
             self.train()
 
     def after(self, seconds: float) -> None:

@@ -10,7 +10,7 @@ from rollog.events.log import Delivery, Entry, Leases, Log, Outbox, Pen
 
 
 class Moment(NamedTuple):
-    """Where a call of the log stands: before it, or after it and without its reply. ``offset``: of the entry or head."""
+    """Where a call of the log stands: before it, or after it without its reply. ``offset``: of the entry or head."""
 
     when: str
     offset: int

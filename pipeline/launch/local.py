@@ -59,10 +59,10 @@ class Crew:
     generator: Sequence[str] = GENERATOR
     trainer: Sequence[str] = TRAINER
 
-    @property
-    def threads(self) -> int:
-        """Threads of one worker: a fair share of the cores, unless the environment says otherwise."""
-        return int(os.environ.get("OMP_NUM_THREADS") or max(1, num_cores() // (self.num_generators + 1)))
+
+def threads_of(num_generators: int) -> int:
+    """Threads of one worker: a fair share of the cores, unless the environment says otherwise."""
+    return int(os.environ.get("OMP_NUM_THREADS") or max(1, num_cores() // (num_generators + 1)))
 
 
 class LocalLauncher:
@@ -79,7 +79,7 @@ class LocalLauncher:
         self._clock = clock
         self._trainer = _Slot(RANK_NAME, Role.TRAINER)
         self._generators = [_Slot(f"gen-{number}", Role.GENERATOR) for number in range(crew.num_generators)]
-        self._environment = {**os.environ, "OMP_NUM_THREADS": str(crew.threads)}
+        self._environment = {**os.environ, "OMP_NUM_THREADS": str(threads_of(crew.num_generators))}
 
     def reconcile(self, state: State) -> Sequence[WorkerGone]:
         """Start what the State asks for and is not there; returns the workers found dead since the last call.

@@ -46,6 +46,8 @@ class Scene:
 
     folder: Path
     settings: dict[str, Any] = field(default_factory=default_settings)
+    overrides: list[str] = field(default_factory=list)
+    """What a resume changes."""
     pace_s: float = 0.002
     """One step of the scripted engine; an answer takes one to four."""
     controllers: list["subprocess.Popen[bytes]"] = field(default_factory=list)
@@ -71,7 +73,7 @@ class Scene:
         (self.folder / "run.yaml").write_text(json.dumps(self.settings))
         with (self.folder / "output").open("ab") as output:
             environment = {**os.environ, "PACE_S": str(self.pace_s)}
-            command = [sys.executable, str(SCRIPT), "controller", "run.yaml"]
+            command = [sys.executable, str(SCRIPT), "controller", "run.yaml", *self.overrides]
             process = subprocess.Popen(command, cwd=self.folder, stdout=output, stderr=output, env=environment)
         self.controllers.append(process)
         return process

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from rollog.events.blobs import Blobs
-from rollog.pipeline import checkpoints, runner
+from rollog.pipeline import checkpoints, runner, verbs
 from rollog.pipeline.checkpoints import Manifest, Ordered
 from rollog.pipeline.config import load_plan
 from rollog.pipeline.environments.reward_child import RewardChild
@@ -214,7 +214,7 @@ def controller(arguments: Sequence[str]) -> None:
     if Path("runs", plan.run).exists():
         folder = RunFolder.open(plan.run)
         server = LogServer(folder, folder.plan())
-        ready = runner.prepare_resume(folder, server, runner.read_state(server), {})
+        ready = runner.prepare_resume(folder, server, runner.look(server).state, verbs.parsed(overrides))
     else:
         loader, policy = runner.check(plan)
         folder = RunFolder.create(plan)
