@@ -15,7 +15,7 @@ from rollog.pipeline import runner, verbs
 from rollog.pipeline.config import load_plan
 from rollog.pipeline.errors import PipelineError
 from rollog.pipeline.foreground import DRAIN_S, foreground
-from rollog.pipeline.log_server import LogServer
+from rollog.pipeline.log_server import LogServer, check_server
 from rollog.pipeline.run_folder import RunFolder
 from rollog.replay import cli as reading
 from rollog.replay.exit_codes import mendable
@@ -40,6 +40,7 @@ def train(config: Path, overrides: Overrides = None, dry_run: DryRun = False) ->
     if dry_run:
         print(verbs.resolved(plan, loader.num_rows))
         return
+    check_server(plan)
     folder = RunFolder.create(plan)
     ready = runner.Ready(folder=folder, plan=plan, loader=loader, policy=policy)
     raise typer.Exit(foreground(ready, LogServer(folder, plan)))

@@ -9,13 +9,34 @@ from contextlib import closing
 from pathlib import Path
 
 from rollog.events import server
+from rollog.events.connection import Address
 from rollog.events.errors import ServerUnreachable
 from rollog.events.file_log import seal_tail
 from rollog.events.reading import archive_of, mark_of, segments_of
 from rollog.events.redis_log import RedisLog
+from rollog.events.redis_reader import RedisReader
 from rollog.events.server_settings import settings_check
 from rollog.pipeline.config import Plan
-from rollog.pipeline.run_folder import EMBEDDED, RunFolder
+from rollog.pipeline.run_folder import EMBEDDED, RunFolder, UsedName, server_url
+
+
+def check_server(plan: Plan) -> None:
+    """Refuse a server at an address that would lose entries, or that holds a log under this run's name already.
+
+    Raises ``ServerRefused``, ``ServerUnreachable``, ``UsedName``. An embedded server belongs to the run's folder alone.
+    """
+    if plan.log.redis == EMBEDDED:
+        return
+    address = Address.parse(server_url(plan))
+    with closing(address.connect()) as connection:
+        settings_check(connection, relaxed=plan.log.durability == "relaxed")
+    with closing(RedisReader(address, plan.run)) as reader:
+        head = reader.head()
+    if head.offset > 0:
+        raise UsedName(
+            f"run={plan.run}: the server {address} holds a log of this name with {head.offset:,} entries, whose folder "
+            f"is not here. Resume it where its folder is, or choose another name (run=...)."
+        )
 
 
 class LogServer:

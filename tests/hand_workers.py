@@ -6,7 +6,7 @@ weights that made it, and on nothing else.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from rollog.events.log import Desk
@@ -138,6 +138,8 @@ class HandTrainer:
     blobs: list[tuple[int, str]] = field(default_factory=list)
     todo: deque[TrainMessage] = field(default_factory=deque)
     saved: set[int] = field(default_factory=set)
+    dies: Callable[[str, int], bool] = lambda point, version: False
+    """Asked at its own points ("in a checkpoint", "before a checkpoint's report", "before a step's report")."""
 
     @classmethod
     def of(cls, state: State, desk: Desk, disk: dict[str, OnDisk]) -> "HandTrainer":
@@ -151,7 +153,7 @@ class HandTrainer:
         self.desk.report(WorkerJoined(worker="rank-0", role=Role.TRAINER, machine={}))
         if first:
             self.save(self.generation)
-        if self.version >= self.publish_from:
+        if self.alive and self.version >= self.publish_from:
             file, name = self._publish()
             self.desk.report(
                 WeightsReady(generation=self.generation, version=self.version, file=file, digest=name, worker="rank-0")
@@ -174,7 +176,7 @@ class HandTrainer:
     def work(self, messages: int = 1000) -> None:
         """Obey what the stream holds, up to so many messages that are new to it."""
         self.pull()
-        while self.alive and self.todo and messages:
+        while self.todo and messages and self.alive:
             message = self.todo.popleft()
             if self._new(message):
                 messages -= 1
@@ -213,7 +215,8 @@ class HandTrainer:
         self.weights = digest("step", self.weights, *[blob for _, blob in sorted(self.blobs)])
         self.blobs = []
         file, name = self._publish() if self.version >= self.publish_from else ("", "")
-        if report:
+        self.alive = not self.dies("before a step's report", step)
+        if report and self.alive:
             self.desk.report(self.done(step, file, name))
 
     def done(self, step: int, file: str = "", name: str = "") -> StepDone:
@@ -234,12 +237,16 @@ class HandTrainer:
         )
 
     def save(self, offset: int, *, report: bool = True, whole: bool = True) -> None:
-        """Write a checkpoint, its manifest last; dead in between: not reported, or not whole."""
+        """Write a checkpoint, its manifest last; on request not whole, or not reported."""
         name = f"{self.version}-{offset}-{self.generation}"
         saved = SavedCheckpoint(version=self.version, manifest=name, digest=digest("manifest", name, self.weights))
+        if self.dies("in a checkpoint", self.version):
+            self.alive = whole = False
         self.disk[name] = OnDisk(saved, self.weights, whole)
         self.saved.add(self.version)
-        if report and whole:
+        if self.alive and self.dies("before a checkpoint's report", self.version):
+            self.alive = False
+        if report and whole and self.alive:
             self.desk.report(
                 CheckpointDone(
                     generation=self.generation,

@@ -11,8 +11,9 @@ stands still until it is moved, and the audit follows every entry, so each test 
 ``hook`` is called at every ``Moment`` of the log's calls, and may raise ``Death`` there, or kill workers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, TypeVar
 
 from hand_workers import HandGenerator, HandTrainer, OnDisk
@@ -74,9 +75,9 @@ class Stage:
         self.generator = self.new_generator()
         self.trainer: HandTrainer | None = None
         self.controller: Controller | None = None
-        self.controllers = 0
+        self.nonces = count()
         self.audit = Audit()
-        self.reported: list[tuple[int, int]] = []
+        self.trainer_dies: Callable[[str, int], bool] = lambda point, version: False
         if opened:
             self.resume()
 
@@ -113,15 +114,13 @@ class Stage:
 
     def resume(self, plan: Plan | None = None) -> None:
         """Start a controller, and let it decide what it can."""
-        self.start_controller(plan)
+        self.new_controller(plan).open("start")
         self.settle()
 
-    def start_controller(self, plan: Plan | None = None) -> Controller:
+    def new_controller(self, plan: Plan | None = None) -> Controller:
         """A new controller that holds no pen yet."""
         self.plan = plan or self.plan
-        self.controllers += 1
         log = WatchedLog(self.server.log(), lambda moment: self.hook(moment))
-        number = self.controllers
         self.controller = Controller(
             log=log,
             mailbox=self.mailbox(log, HandLauncher(self, log), HandDisk(self), self.plan.flow),
@@ -130,12 +129,11 @@ class Stage:
                 run=self.plan.run, config=self.plan.settings(), dataset="staged", seed=0, num_rows=self.num_rows
             ),
             clock=lambda: self.now,
-            nonce=lambda: f"nonce-{number}-{self.server.num_ids}",
+            nonce=lambda: f"nonce-{next(self.nonces)}",
             version="staged",
             machine={},
             observer=Unmoved(),
         )
-        self.controller.open("start")
         return self.controller
 
     def kill_controller(self) -> None:
@@ -261,6 +259,7 @@ class HandLauncher:
         if rank is None or rank.number != state.generation:
             self._log.put_lease("rank:0", state.generation, "rank-0")
             stage.trainer = HandTrainer.of(state, stage.server.desk(), stage.disk)
+            stage.trainer.dies = stage.trainer_dies
             if stage.trainers_start:
                 stage.trainer.start(first=not state.checkpoints)
         lives = stage.trainer is not None and stage.trainer.alive

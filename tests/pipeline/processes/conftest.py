@@ -3,6 +3,7 @@
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -23,6 +24,7 @@ from rollog.pipeline.launch.process import PidFile, WorkerProcess
 from rollog.replay.projector import fold_all
 from rollog.replay.state import State
 
+ROLLOG = (sys.executable, "-c", "from rollog.pipeline.cli import main; main()")
 SCRIPT = Path(__file__).with_name("scripted.py")
 WITHIN_S = 60.0
 
@@ -48,6 +50,8 @@ class Scene:
     settings: dict[str, Any] = field(default_factory=default_settings)
     overrides: list[str] = field(default_factory=list)
     """What a resume changes."""
+    torch: bool = False
+    """The real engine and trainer."""
     pace_s: float = 0.002
     """One step of the scripted engine; an answer takes one to four."""
     controllers: list["subprocess.Popen[bytes]"] = field(default_factory=list)
@@ -74,6 +78,9 @@ class Scene:
         with (self.folder / "output").open("ab") as output:
             environment = {**os.environ, "PACE_S": str(self.pace_s)}
             command = [sys.executable, str(SCRIPT), "controller", "run.yaml", *self.overrides]
+            if self.torch:
+                verb = ("resume", "demo") if self.run.exists() else ("train", "run.yaml")
+                command = [*ROLLOG, *verb, *self.overrides]
             process = subprocess.Popen(command, cwd=self.folder, stdout=output, stderr=output, env=environment)
         self.controllers.append(process)
         return process
@@ -118,6 +125,16 @@ class Scene:
     def kill_controller(self) -> None:
         self.controllers[-1].kill()
         self.controllers[-1].wait(WITHIN_S)
+
+    def kill_server(self) -> bool:
+        """Kill the process that works in the log's folder; whether there was one."""
+        folder = str((self.run / "log").resolve())
+        for process in filter(str.isdigit, os.listdir("/proc")):
+            with suppress(OSError):
+                if os.readlink(f"/proc/{process}/cwd") == folder:
+                    os.kill(int(process), signal.SIGKILL)
+                    return True
+        return False
 
     def trained(self) -> dict[int, set[int]]:
         """The prompts of every step that was trained."""

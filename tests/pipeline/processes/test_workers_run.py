@@ -1,6 +1,5 @@
 """Whole runs of real processes with scripted engines: nothing is skipped, repeated or decided twice, whoever dies."""
 
-import json
 import os
 import signal
 
@@ -161,20 +160,8 @@ def test_generators_load_what_is_published_and_never_go_back(scene):
 def test_a_dead_server_is_started_again_and_the_run_goes_on(scene):
     scene.start()
     scene.wait_for(lambda state: state.version >= 3)
-    os.kill(server_pid(scene), signal.SIGKILL)
+    assert scene.kill_server()
 
     assert scene.finish() == 0, scene.output
     assert scene.trained() == {step: set(range(4 * step, 4 * step + 4)) for step in range(12)}
     assert len(scene.events(Train)) == 12
-
-
-def server_pid(scene) -> int:
-    """The process that holds the run's socket, found by its working folder."""
-    folder = str((scene.run / "log").resolve())
-    for process in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            if os.readlink(f"/proc/{process}/cwd") == folder:
-                return int(process)
-        except OSError:
-            continue
-    raise AssertionError(f"nobody works in {folder}: {json.dumps(os.listdir(folder))}")
