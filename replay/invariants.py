@@ -40,7 +40,7 @@ from rollog.events.vocabulary import (
 from rollog.replay.errors import BrokenInvariant
 from rollog.replay.laws import LAWS, ONE_PLACE, check
 from rollog.replay.projector import fold
-from rollog.replay.state import State
+from rollog.replay.state import Place, State
 
 ONCE: Final = "each step trained exactly its groups, none twice"
 STALENESS: Final = "staleness within the bound for every selected group"
@@ -58,6 +58,8 @@ HISTORY_LAWS: Final = (
 )  # fmt: skip
 ALL_LAWS: Final = (*LAWS, *HISTORY_LAWS)
 
+STRANDED: Final = "no stamped step can be stranded"
+SETTLING: Final = (Place.SELECTED, Place.RESERVE)
 SETTLED: Final = ("trained", "dropped", "filtered", "evicted")
 
 
@@ -65,7 +67,8 @@ SETTLED: Final = ("trained", "dropped", "filtered", "evicted")
 class Audit:
     """Follows a log entry by entry: folds it, checks every law, and keeps a fate per ordinal beside the State.
 
-    ``max_staleness``: of selected groups, in versions. ``bounds``: K when a group that is not selected was dispatched.
+    ``partial``: the last step stamped by a change of settings. ``max_staleness``: of selected groups, in versions.
+    ``bounds``: K when a group that is not selected was dispatched.
     """
 
     state: State = field(default_factory=State)
@@ -74,6 +77,7 @@ class Audit:
     bounds: dict[int, int] = field(default_factory=dict)
     entries: int = 0
     max_staleness: int = 0
+    partial: int | None = None
 
     def follow(self, entry: Entry) -> None:
         """Take the next entry. Raises ``BrokenHistory`` or ``BrokenInvariant`` with its offset."""
@@ -91,6 +95,7 @@ class Audit:
         for event in entry.events:
             self._judge(event, entry.events, version)
         check(self.state)
+        self._check_last_step()
 
     def finish(self) -> None:
         """At the head: the fates and the State's counts must be the same books."""
@@ -110,6 +115,16 @@ class Audit:
             f"{state.loans_made} made, {state.loans_repaid} repaid, {state.loans_forgiven} forgiven, "
             f"{len(state.loans)} open",
         )
+
+    def _check_last_step(self) -> None:
+        """The last stamped step may lack groups only when a change of sampler left it partial."""
+        state, last = self.state, self.state.cursor
+        if state.rules is None or state.rules.sampler != "in_order" or last < state.filling or last == self.partial:
+            return
+        meant = sum(group.step == last and group.place not in SETTLING for group in state.groups.values())
+        have = meant + state.step(last).taken
+        how = f"step {last} can never have its {state.target(last)} groups: {have} are meant for it"
+        self._require(STRANDED, have == state.target(last) or state.step(last).closed, how)
 
     def _track(self, event: Event, entry: Entry) -> None:
         """Move the fates of the ordinals that the event names."""
@@ -148,6 +163,7 @@ class Audit:
             case Configure():
                 if state.rules is not None and state.rules.sampler != "in_order":
                     self.bounds.clear()  # what was ordered for a step is taken by age now
+                self.partial = state.cursor
             case Stamp():
                 sent = {other.prompt for other in events if isinstance(other, Dispatch)}
                 for prompt in event.prompts:  # an order given for another step says nothing about this one
