@@ -78,11 +78,12 @@ class SaveOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewWeights:
-    """These weights are published."""
+    """These weights are published. Attempts born of weights below ``oldest_useful`` are of no use to any step."""
 
     version: int
     file: str
     digest: str
+    oldest_useful: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +123,19 @@ class GroupDone:
     tokens: int
     reward_mean: float
     reward_std: float
+    worker: str
+    refused: bool = False
+    """By the user's filter rule."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupCancelled:
+    """An attempt was ended because it was born of weights older than the oldest useful ones."""
+
+    prompt: int
+    attempt: int
+    cause: Cause
+    born: int
     worker: str
 
 
@@ -226,8 +240,8 @@ class StopRequest:
 Notice = NewWeights | Doorbell | NewGeneration | Ending
 TrainMessage = Chunk | SaveOrder
 Result = (
-    GroupDone | GroupFailed | WeightsReady | StepDone | CheckpointDone | BlobUnreadable | WorkerJoined | WeightsLoaded
-    | WorkerLeft | StopRequest
+    GroupDone | GroupCancelled | GroupFailed | WeightsReady | StepDone | CheckpointDone | BlobUnreadable | WorkerJoined
+    | WeightsLoaded | WorkerLeft | StopRequest
 )  # fmt: skip
 Message = Order | TrainMessage | Notice | Result
 
@@ -241,6 +255,7 @@ MESSAGE_TAGS: Final[Mapping[str, type[Message]]] = {
     "ending": Ending,
     "group_done": GroupDone,
     "group_failed": GroupFailed,
+    "group_cancelled": GroupCancelled,
     "weights_ready": WeightsReady,
     "step_done": StepDone,
     "checkpoint_done": CheckpointDone,

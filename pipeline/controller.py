@@ -17,7 +17,7 @@ Entries that stand ready together go out as one pipelined window; each is folded
 window fails, the State is thrown away, and everything begins again with taking the pen: there is no second path.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -31,7 +31,8 @@ from rollog.pipeline.errors import RunFailed
 from rollog.pipeline.inputs import Answer
 from rollog.pipeline.mailbox import Mailbox
 from rollog.pipeline.policy import Policy
-from rollog.pipeline.scheduling import Wait, WaitFor, schedule
+from rollog.pipeline.scheduling import schedule
+from rollog.pipeline.waiting import Wait, WaitFor
 from rollog.replay.projector import fold, fold_all
 from rollog.replay.state import State
 
@@ -68,8 +69,8 @@ class Controller:
     """Of rollog."""
     machine: Mapping[str, Any]
     observer: Observer
-    reconfigure: Callable[[State], tuple[Event, ...]] = lambda state: ()
-    """What a resume changes: asked once, of the State that it found."""
+    changes: Sequence[Callable[[State], tuple[Event, ...]]] = ()
+    """What a resume changes: each is asked once, after the first Open, for an entry of its own."""
     state: State = field(default_factory=State)
     window: list[tuple[Entry, Outbox]] = field(default_factory=list)
 
@@ -104,9 +105,13 @@ class Controller:
         if self.state.offset == 0:
             self._append((self.start,), epoch=pen.epoch)
         opened = Open(epoch=pen.epoch, reason=reason[:200], rollog=self.version, machine=self.machine)
-        self._append((opened, *self.reconfigure(self.state)), epoch=pen.epoch)
+        self._append((opened,), epoch=pen.epoch)
         self._flush()
-        self.reconfigure = lambda state: ()
+        for change in self.changes:
+            if events := change(self.state):
+                self._append(events)
+        self._flush()
+        self.changes = ()
         self.log.hand_over(outbox.of_state(self.state))
         self.mailbox.start_after(self.state.input)
 

@@ -12,6 +12,7 @@ from typing import assert_never
 from rollog.events.messages import (
     BlobUnreadable,
     CheckpointDone,
+    GroupCancelled,
     GroupDone,
     GroupFailed,
     Result,
@@ -23,25 +24,32 @@ from rollog.events.messages import (
     WorkerLeft,
 )
 from rollog.events.vocabulary import (
+    Cancel,
     Checkpoint,
     Commit,
     Drop,
     Event,
+    Evict,
+    EvictReason,
     FailureKind,
+    Filter,
+    FilterReason,
     Join,
     Late,
     Leave,
     Load,
     Note,
     Publish,
+    Repay,
+    Requeue,
     Resume,
     Retry,
     Role,
-    Shrink,
     Stop,
     StopReason,
     Train,
 )
+from rollog.pipeline.dropping import leave_step
 from rollog.pipeline.inputs import Answer, BlobGone, Input, LeaseLost, Overdue, StopAsked, TrainerGone, WorkerGone
 from rollog.pipeline.policy import Policy
 from rollog.replay.state import Group, Place, State
@@ -96,21 +104,12 @@ def _answer(state: State, policy: Policy, result: Result, now: float) -> Events:
             if not _plausible(state, group, result):  # its lease is done: nobody else would end this attempt
                 error = f"{result.worker} reported a group that cannot be: {result}"
                 return _failed(state, policy, group, FailureKind.INFRA, error, now)
-            return (
-                Commit(
-                    prompt=result.prompt,
-                    attempt=result.attempt,
-                    blob=result.blob,
-                    born=result.born,
-                    done=result.done,
-                    rollouts=result.rollouts,
-                    rows=result.rows,
-                    tokens=result.tokens,
-                    reward_mean=result.reward_mean,
-                    reward_std=result.reward_std,
-                    worker=result.worker,
-                ),
-            )
+            return _commit(state, policy, group, result)
+        case GroupCancelled():
+            group = _running(state, result.prompt, result.attempt)
+            if group is None or group.order != result.cause:
+                return (Late(what="cancelled", prompt=result.prompt, attempt=result.attempt, worker=result.worker),)
+            return _cancelled(state, policy, group, result, now)
         case GroupFailed():
             group = _running(state, result.prompt, result.attempt)
             if group is None or group.order != result.cause:
@@ -147,6 +146,37 @@ def _answer(state: State, policy: Policy, result: Result, now: float) -> Events:
             return _stop(state, result.reason, now + result.within_s) or (Late(what="stop"),)
         case _:
             assert_never(result)
+
+
+def _commit(state: State, policy: Policy, group: Group, result: GroupDone) -> Events:
+    """A finished group pays its debt; or it is useless, and leaves its step as a dropped prompt does."""
+    commit = Commit(
+        prompt=result.prompt,
+        attempt=result.attempt,
+        blob=result.blob,
+        born=result.born,
+        done=result.done,
+        rollouts=result.rollouts,
+        rows=result.rows,
+        tokens=result.tokens,
+        reward_mean=result.reward_mean,
+        reward_std=result.reward_std,
+        worker=result.worker,
+    )
+    if result.refused or (policy.filters_equal_rewards and result.reward_std == 0.0):
+        reason = FilterReason.RULE if result.refused else FilterReason.EQUAL_REWARDS
+        return (commit, Filter(prompt=group.prompt, reason=reason), *leave_step(state, policy, group))
+    return (commit,) if group.loan is None else (commit, Repay(loan=group.loan, prompt=group.prompt))
+
+
+def _cancelled(state: State, policy: Policy, group: Group, result: GroupCancelled, now: float) -> Events:
+    """The attempt had grown too old while it ran: its order ends, and the same entry says where the prompt goes."""
+    if result.born >= policy.sampler.oldest_useful(state):  # the sampler or its window was changed meanwhile
+        return (_retry(group, FailureKind.LOST, "cancelled under other settings", now),)
+    cancel = Cancel(prompt=group.prompt, attempt=group.attempt, reason=EvictReason.STALE.value)
+    if policy.requeues and group.requeues < policy.failure.max_requeues:
+        return (cancel, Requeue(prompts=(group.prompt,)))
+    return (cancel, Evict(prompts=(group.prompt,), reason=EvictReason.STALE))
 
 
 def _stop(state: State, reason: StopReason, deadline: float) -> Events:
@@ -257,8 +287,7 @@ def _give_up(state: State, policy: Policy, group: Group, kind: FailureKind, erro
             f"{limits.max_consecutive_dropped_prompts} in a row (failure.max_consecutive_dropped_prompts): {error}"
         )
     else:
-        drop = Drop(prompt=group.prompt, kind=kind, error=_cut(error))
-        return (drop,) if group.step is None else (drop, Shrink(step=group.step, prompt=group.prompt))
+        return (Drop(prompt=group.prompt, kind=kind, error=_cut(error)), *leave_step(state, policy, group))
     if state.stopping is not None:  # judged after the next Open: the counter stays full
         return (retry,)
     return (retry, Stop(reason=StopReason.FAILED, deadline=now, prompt=group.prompt, detail=_cut(spent)))

@@ -6,7 +6,7 @@ from rollog.events.log import Entry
 from rollog.events.vocabulary import Checkpoint
 from rollog.pipeline.checkpoint_store import CheckpointStore
 from rollog.pipeline.controller import Observer
-from rollog.pipeline.scheduling import Wait
+from rollog.pipeline.waiting import Wait
 from rollog.replay.state import State
 
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from rollog.events.log import Entry, Outbox
 from rollog.events.messages import (
     Chunk,
-    Doorbell,
     Ending,
     NewGeneration,
     NewWeights,
@@ -57,7 +56,8 @@ def of_entry(state: State, entry: Entry) -> Outbox:
                 train.extend(_recorded(state, version, version + 1))
                 control.append(NewGeneration(generation=state.generation))
             case Publish(version=version, file=file, digest=digest):
-                control.append(NewWeights(version=version, file=file, digest=digest))
+                useful = _oldest_useful(state)
+                control.append(NewWeights(version=version, file=file, digest=digest, oldest_useful=useful))
             case Finish(reason=finish):
                 control.append(Ending(reason=finish.value))
             case _:
@@ -75,7 +75,7 @@ def of_state(state: State) -> Outbox:
     running = sorted(state.at(Place.IN_FLIGHT), key=lambda group: group.slot)
     control: list[Notice] = [NewGeneration(generation=state.generation)]
     control += [
-        NewWeights(version=version, file=weights.file, digest=weights.digest)
+        NewWeights(version=version, file=weights.file, digest=weights.digest, oldest_useful=_oldest_useful(state))
         for version, weights in sorted(state.published.items())
     ]
     return Outbox(
@@ -84,6 +84,12 @@ def of_state(state: State) -> Outbox:
         control=tuple(control),
         results_read=state.input,
     )
+
+
+def _oldest_useful(state: State) -> int:
+    """Only under ``windowed`` can what runs grow useless; everywhere else a step waits for it or takes it late."""
+    assert state.rules is not None
+    return max(0, state.version - state.rules.lookahead) if state.rules.sampler == "windowed" else 0
 
 
 def _recorded(state: State, first_step: int, first_save: int) -> Iterator[TrainMessage]:

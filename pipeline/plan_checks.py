@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from rollog.pipeline.errors import PlanError
+from rollog.pipeline.samplers import make_sampler
 
 if TYPE_CHECKING:
     from rollog.pipeline.config import Plan
@@ -28,10 +29,7 @@ BITWISE_ENGINES: Final = frozenset({"torch"})
 """Engines and trainers that give the same bits for the same rows: what ``determinism: pinned`` may be built on."""
 
 LATER: Final[Mapping[str, tuple[frozenset[Any], str]]] = {
-    "sampler.name": (frozenset({"windowed", "ready_first", "weight_fifo", "custom"}), "in_order"),
-    "failure.on_dropped_prompt": (frozenset({"replace"}), "shrink"),
-    "failure.evicted_prompts": (frozenset({"requeue"}), "drop (in_order evicts no prompt)"),
-    "failure.filter": (frozenset({"equal_rewards", "rule"}), "none"),
+    "sampler.name": (frozenset({"custom"}), "in_order"),
     "generation.engine": (frozenset({"vllm"}), "torch"),
     "training.engine": (frozenset({"megatron"}), "torch"),
     "compaction.enabled": (frozenset({True}), "false"),
@@ -86,8 +84,8 @@ class Derived:
 
 
 def needed_buffer_capacity(plan: "Plan") -> int:
-    """Groups that the sampler can have admitted and not selected: N(K+1) for in_order."""
-    return plan.grpo.prompts_per_step * (plan.sampler.lookahead + 1)
+    """Groups that the sampler can have admitted and not selected (``samplers.py`` says why)."""
+    return make_sampler(plan.sampler).capacity(plan.grpo.prompts_per_step)
 
 
 def buffer_capacity(plan: "Plan") -> int:

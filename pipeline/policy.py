@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rollog.pipeline.config import Plan
-from rollog.pipeline.samplers import InOrder, Sampler
+from rollog.pipeline.samplers import Sampler, make_sampler
 from rollog.pipeline.settings import Failure
 
 
@@ -41,6 +41,12 @@ class Policy:
     """Groups that a step's first chunks wait for."""
     floor: int
     """Fewest groups that a step may train."""
+    replaces: bool
+    """Whether a spare stands in for a dropped prompt of a stamped step; else the step shrinks."""
+    requeues: bool
+    """Whether a prompt that has grown too old is handed out again."""
+    filters_equal_rewards: bool
+    """Whether a finished group whose rewards are all equal is filtered."""
     max_inflight: int
     save_period: int
     """Steps between two periodic checkpoints."""
@@ -51,7 +57,7 @@ class Policy:
         bounds = plan.derived(rows.num_rows)
         return cls(
             failure=plan.failure,
-            sampler=InOrder(plan.sampler.lookahead),
+            sampler=make_sampler(plan.sampler),
             rows=rows,
             prompts_per_step=plan.grpo.prompts_per_step,
             num_prompts=bounds.num_prompts,
@@ -59,6 +65,9 @@ class Policy:
             capacity=bounds.max_buffered_groups,
             chunk_minimum=bounds.min_groups_for_streaming,
             floor=bounds.step_floor,
+            replaces=plan.failure.on_dropped_prompt == "replace",
+            requeues=plan.failure.evicted_prompts == "requeue",
+            filters_equal_rewards=plan.failure.filter == "equal_rewards",
             max_inflight=plan.flow.max_inflight_prompts,
             save_period=plan.checkpoint.every_steps,
         )

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from rollog.events.log import Entry
 from rollog.events.vocabulary import Checkpoint, Commit, Dispatch, Drop, Note, Resume, Retry, Role, Select, Stop, Train
-from rollog.pipeline.scheduling import Wait
+from rollog.pipeline.waiting import Wait
 from rollog.replay.state import Place, State
 
 BARS = "▁▂▃▄▅▆▇█"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rollog.events.errors import Fenced
-from rollog.events.vocabulary import Configure, Event, FinishReason, Open, Start
+from rollog.events.vocabulary import FinishReason, Open, Start
 from rollog.pipeline.checkpoint_store import CheckpointStore
 from rollog.pipeline.config import Plan, apply_changes, changes_on_resume
 from rollog.pipeline.controller import Controller, Observer
@@ -28,6 +28,7 @@ from rollog.pipeline.machine import describe, version_of
 from rollog.pipeline.mailbox import Mailbox
 from rollog.pipeline.observers import Observers, PrunesCheckpoints
 from rollog.pipeline.policy import Policy
+from rollog.pipeline.reconfigure import configure
 from rollog.pipeline.run_folder import RunFolder
 from rollog.replay.projector import fold
 from rollog.replay.state import State
@@ -135,7 +136,7 @@ def drive(
         version=version_of("rollog"),
         machine=machine_of(plan),
         observer=Observers((observer, PrunesCheckpoints(store))),
-        reconfigure=_configure(ready.changes),
+        changes=(lambda state: configure(state, ready.changes),),
     )
     if ready.changes:
         launcher.end_earlier()
@@ -172,8 +173,3 @@ def look(server: LogServer) -> Found:
 def machine_of(plan: Plan) -> dict[str, Any]:
     """What Open says of this machine under this plan."""
     return describe(threads=threads_of(plan.generation.workers), ranks=plan.training.ranks)
-
-
-def _configure(changes: Mapping[str, Any]) -> Callable[[State], tuple[Event, ...]]:
-    """What a resume with other settings appends: under these settings the cursor stays where it is."""
-    return lambda state: (Configure(changes=changes, cursor=state.cursor),) if changes else ()

@@ -16,6 +16,7 @@ from rollog.events.messages import (
     CheckpointDone,
     Chunk,
     Ending,
+    GroupCancelled,
     GroupDone,
     GroupFailed,
     NewWeights,
@@ -54,6 +55,8 @@ class Script:
     infra_rate: float = 0.0
     data_rate: float = 0.0
     """Of prompts whose reward function fails on their first tokens; a data retry draws new ones."""
+    equal_rate: float = 0.0
+    """Of prompts whose rollouts all get the same reward."""
     controller_death_rate: float = 0.0
     uncertain_rate: float = 0.0
     generator_deaths_per_s: float = 0.0
@@ -141,6 +144,7 @@ class Generator:
         self.weights: dict[int, str] = {}
         self.version = -1
         self.running: dict[int, Order] = {}
+        self.born: dict[int, int] = {}
         self.pinned = world.plan.determinism == "pinned"
         self.report(WorkerJoined(worker=name, role=Role.GENERATOR, machine={}))
         world.at(0.0, self.beat)
@@ -171,8 +175,9 @@ class Generator:
         for id, notice in self.desk.control(epoch, self.read_to, 0.0):
             self.read_to = id
             match notice:
-                case NewWeights(version=version, digest=name):
+                case NewWeights(version=version, digest=name, oldest_useful=oldest):
                     self.weights[version] = name
+                    self._cancel(oldest)
                     if not self.pinned and version >= self.version:
                         self.version = version
                         self.report(WeightsLoaded(worker=self.name, version=version, digest=name))
@@ -180,6 +185,14 @@ class Generator:
                     self.alive = False
                 case _:
                     pass
+
+    def _cancel(self, oldest_useful: int) -> None:
+        for prompt in [prompt for prompt in self.running if self.born[prompt] < oldest_useful]:
+            order = self.running.pop(prompt)
+            cancelled = GroupCancelled(
+                prompt=prompt, attempt=order.attempt, cause=order.cause, born=self.born[prompt], worker=self.name
+            )
+            self.report(cancelled, f"p:{prompt}")
 
     def _take(self) -> None:
         room = 1 if self.pinned else self.world.script.orders_per_generator
@@ -192,7 +205,7 @@ class Generator:
             self.running[order.prompt] = order
             key = (order.prompt, order.attempt)
             self.world.started[key] = self.world.started.get(key, 0) + 1
-            born = order.weights if self.pinned else self.version
+            born = self.born[order.prompt] = order.weights if self.pinned else self.version
             wait_s = script.slow_s if self.world.strikes(script.slow_rate) else rng.uniform(*script.group_s)
             self.world.at(wait_s, lambda order=order, born=born: self._finish(order, born))  # type: ignore[misc]
 
@@ -218,7 +231,7 @@ class Generator:
                 rows=rollouts,
                 tokens=rollouts * 3,
                 reward_mean=unit(script.seed, "reward", order.prompt),
-                reward_std=0.5,
+                reward_std=0.0 if unit(script.seed, "equal", order.prompt) < script.equal_rate else 0.5,
                 worker=self.name,
             )
             self.world.reported[order.prompt] = self.world.reported.get(order.prompt, 0) + 1

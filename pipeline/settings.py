@@ -117,10 +117,22 @@ class Optimizer(Section):
 class Sampler(Section):
     """Which groups a step may train."""
 
-    name: Literal["in_order"] = "in_order"
-    """in_order: a step trains exactly the prompts admitted for it."""
+    name: Literal["in_order", "windowed", "ready_first", "weight_fifo"] = "in_order"
+    """in_order: a step trains exactly the prompts admitted for it. windowed: whatever is at most max_staleness versions
+    old. ready_first: whatever is finished, however old. weight_fifo: groups of the oldest weights first."""
     lookahead: Count = 1
-    """K: a group is trained at most K versions after the weights that began it; 0: on policy, one batch at a time."""
+    """in_order's K: a group is trained at most K versions after the weights that began it; 0: on policy, one batch at a
+    time."""
+    max_staleness: Count = 1
+    """K of the other samplers. windowed, weight_fifo: the oldest group that is trained; ready_first, weight_fifo: how
+    many batches beyond the first may be outstanding. 0: on policy."""
+    freshest_first: bool = False
+    """windowed only. true: of several groups the newest is trained first; false: the one dispatched first."""
+
+    @property
+    def window(self) -> int:
+        """K, by whichever name the sampler has it."""
+        return self.lookahead if self.name == "in_order" else self.max_staleness
 
 
 class Failure(Section):
@@ -140,20 +152,23 @@ class Failure(Section):
     """Prompts of the whole run that may be dropped for data failures; 0: the first one stops the run."""
     max_consecutive_dropped_prompts: Count = 0
     """Prompts that may be dropped for infra failures with no finished group between; 0: the first one stops the run."""
-    on_dropped_prompt: Literal["shrink"] = "shrink"
-    """shrink: the step closes one group short."""
+    on_dropped_prompt: Literal["shrink", "replace"] = "shrink"
+    """shrink: the step closes one group short. replace: a spare prompt stands in, or a later step lends a finished
+    group and the spare runs for it."""
     max_replacement_attempts: Positive = 1
     """Spares tried in one place of a step; only with replace."""
     reserve_prompts: Positive = 1
     """Low-water mark of the reserve of spare prompts; only with replace."""
     min_step_fraction: Annotated[float, Field(gt=0, le=1)] = 0.9
     """Smallest share of N that a step may train; a step that falls below stops the run. 1: no step may shrink."""
-    evicted_prompts: Literal["drop"] = "drop"
-    """drop: a prompt evicted for age is not handed out again (in_order evicts none)."""
+    evicted_prompts: Literal["drop", "requeue"] = "drop"
+    """drop: a prompt evicted for age is not handed out again. requeue: it is, at most max_requeues times (windowed and
+    weight_fifo; the others evict none)."""
     max_requeues: Count = 1
     """Times an evicted prompt is handed out again; only with requeue."""
-    filter: Literal["none"] = "none"
-    """none: every finished group is trained."""
+    filter: Annotated[str, Field(pattern=r"^(none|equal_rewards|[^:]+:[^:]+)$")] = "none"
+    """none: every finished group is trained. equal_rewards: one whose rewards are all equal is not, since it teaches
+    nothing. ``module:function`` or ``file.py:function``: one that this rule refuses is not."""
 
     @property
     def skip_limit(self) -> float:

@@ -5,21 +5,23 @@ Time passes only while the controller waits for results. A death of the controll
 rollog catches, raised at any call of the log, before or after it took effect, or in the middle of a window.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from rollog.events.errors import LogUncertain
 from rollog.events.log import Delivery, Entry, Log, Outbox, Pen
 from rollog.events.vocabulary import FinishReason, Role, Start, StopReason
-from rollog.pipeline.config import Plan
+from rollog.pipeline.config import Plan, changes
 from rollog.pipeline.controller import Controller
 from rollog.pipeline.errors import RunFailed
 from rollog.pipeline.inputs import StopAsked, WorkerGone
 from rollog.pipeline.mailbox import Mailbox
 from rollog.pipeline.permutation import row_index
 from rollog.pipeline.policy import Policy
-from rollog.pipeline.scheduling import Wait
+from rollog.pipeline.reconfigure import configure
 from rollog.pipeline.scripted import Generator, Script, Trainer, World
+from rollog.pipeline.waiting import Wait
 from rollog.replay.invariants import Audit
 from rollog.replay.projector import fold_all
 from rollog.replay.state import SavedCheckpoint, State
@@ -185,8 +187,12 @@ class _Watcher:
             self.world.skew = rng.uniform(-script.clock_jump_s, script.clock_jump_s)
 
 
-def simulate(plan: Plan, num_rows: int, script: Script, *, max_restarts: int = 10_000) -> Outcome:
+def simulate(
+    plan: Plan, num_rows: int, script: Script, *, others: Sequence[Plan] = (), max_restarts: int = 10_000
+) -> Outcome:
     """Run to the end of the data or of the steps asked for, started again after every death and every stop.
+
+    ``others``: plans that a restart may go on under, now and then.
 
     Raises ``BrokenInvariant`` or ``BrokenHistory`` when a law is broken, ``Hang`` when the run waits for itself, and
     lets every other error of the controller through.
@@ -195,6 +201,11 @@ def simulate(plan: Plan, num_rows: int, script: Script, *, max_restarts: int = 1
     outcome = Outcome(State(), world, Audit())
     rows = NumberedRows(num_rows, plan.seed)
     for restart in range(max_restarts):
+        changed: Mapping[str, Any] = {}
+        if others and restart and world.strikes(0.5):
+            plan = world.plan = world.rng.choice(others)
+        if others and (recorded := fold_all(world.server.log().read()).settings):
+            changed = changes(recorded, plan.settings())
         log = FaultyLog(world)
         mailbox = Mailbox(log, PlayedLauncher(world, log), PlayedDisk(world), plan.flow)
         controller = Controller(
@@ -207,6 +218,7 @@ def simulate(plan: Plan, num_rows: int, script: Script, *, max_restarts: int = 1
             version="simulated",
             machine={},
             observer=_Watcher(world, mailbox.signal),
+            changes=(lambda state, changed=changed: configure(state, changed),),  # type: ignore[misc]
         )
         try:
             finish = controller.run()

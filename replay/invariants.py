@@ -15,6 +15,7 @@ from rollog.events.vocabulary import (
     Borrow,
     Checkpoint,
     Commit,
+    Configure,
     Dispatch,
     Divert,
     Drop,
@@ -25,7 +26,6 @@ from rollog.events.vocabulary import (
     Fork,
     Open,
     Publish,
-    Repay,
     Replace,
     Requeue,
     Resume,
@@ -33,7 +33,6 @@ from rollog.events.vocabulary import (
     Save,
     SaveReason,
     Select,
-    Shrink,
     Stamp,
     Start,
     Train,
@@ -41,7 +40,7 @@ from rollog.events.vocabulary import (
 from rollog.replay.errors import BrokenInvariant
 from rollog.replay.laws import LAWS, ONE_PLACE, check
 from rollog.replay.projector import fold
-from rollog.replay.state import State
+from rollog.replay.state import Place, State
 
 ONCE: Final = "each step trained exactly its groups, none twice"
 STALENESS: Final = "staleness within the bound for every selected group"
@@ -59,6 +58,8 @@ HISTORY_LAWS: Final = (
 )  # fmt: skip
 ALL_LAWS: Final = (*LAWS, *HISTORY_LAWS)
 
+STRANDED: Final = "no stamped step can be stranded"
+SETTLING: Final = (Place.SELECTED, Place.RESERVE)
 SETTLED: Final = ("trained", "dropped", "filtered", "evicted")
 
 
@@ -66,7 +67,8 @@ SETTLED: Final = ("trained", "dropped", "filtered", "evicted")
 class Audit:
     """Follows a log entry by entry: folds it, checks every law, and keeps a fate per ordinal beside the State.
 
-    ``max_staleness``: of selected groups, in versions. ``bounds``: K when a group that is not selected was dispatched.
+    ``partial``: the last step stamped by a change of settings. ``max_staleness``: of selected groups, in versions.
+    ``bounds``: K when a group that is not selected was dispatched.
     """
 
     state: State = field(default_factory=State)
@@ -74,9 +76,8 @@ class Audit:
     steps: dict[int, tuple[int, ...]] = field(default_factory=dict)
     bounds: dict[int, int] = field(default_factory=dict)
     entries: int = 0
-    loans_repaid: int = 0
-    loans_forgiven: int = 0
     max_staleness: int = 0
+    partial: int | None = None
 
     def follow(self, entry: Entry) -> None:
         """Take the next entry. Raises ``BrokenHistory`` or ``BrokenInvariant`` with its offset."""
@@ -94,6 +95,7 @@ class Audit:
         for event in entry.events:
             self._judge(event, entry.events, version)
         check(self.state)
+        self._check_last_step()
 
     def finish(self) -> None:
         """At the head: the fates and the State's counts must be the same books."""
@@ -106,13 +108,23 @@ class Audit:
         self._require(ONE_PLACE, counted == booked, f"the fates are {counted}, the State's counts {booked}")
         handed_out = len(self.fates)
         self._require(ONE_PLACE, handed_out == state.handed_out, f"{handed_out} fates, {state.handed_out} handed out")
-        ended = self.loans_repaid + self.loans_forgiven
+        ended = state.loans_repaid + state.loans_forgiven
         self._require(
             LOANS,
             state.loans_made == ended + len(state.loans),
-            f"{state.loans_made} made, {self.loans_repaid} repaid, {self.loans_forgiven} forgiven, "
+            f"{state.loans_made} made, {state.loans_repaid} repaid, {state.loans_forgiven} forgiven, "
             f"{len(state.loans)} open",
         )
+
+    def _check_last_step(self) -> None:
+        """The last stamped step may lack groups only when a change of sampler left it partial."""
+        state, last = self.state, self.state.cursor
+        if state.rules is None or state.rules.sampler != "in_order" or last < state.filling or last == self.partial:
+            return
+        meant = sum(group.step == last and group.place not in SETTLING for group in state.groups.values())
+        have = meant + state.step(last).taken
+        how = f"step {last} can never have its {state.target(last)} groups: {have} are meant for it"
+        self._require(STRANDED, have == state.target(last) or state.step(last).closed, how)
 
     def _track(self, event: Event, entry: Entry) -> None:
         """Move the fates of the ordinals that the event names."""
@@ -130,7 +142,7 @@ class Audit:
             case Retry():
                 self._move((event.prompt,), {"open", "buffer"}, "open")
             case Drop():
-                self._move((event.prompt,), {"open", "reserve"}, "dropped")
+                self._move((event.prompt,), {"open", "buffer", "reserve"}, "dropped")
             case Filter():
                 self._move((event.prompt,), {"buffer"}, "filtered")
             case Evict():
@@ -139,10 +151,6 @@ class Audit:
                 self._move(event.prompts, {"open", "buffer"}, "open")
             case Select():
                 self._move(event.prompts, {"buffer"}, "selected")
-            case Repay():
-                self.loans_repaid += 1
-            case Shrink():
-                self.loans_forgiven += event.loan is not None
             case _:
                 pass
 
@@ -152,6 +160,10 @@ class Audit:
         if isinstance(event, (Admit, Divert, Dispatch, Select)):
             self._require(NO_NEW_WORK, state.stopping is None, f"{type(event).__name__} while the run stops")
         match event:
+            case Configure():
+                if state.rules is not None and state.rules.sampler != "in_order":
+                    self.bounds.clear()  # what was ordered for a step is taken by age now
+                self.partial = state.cursor
             case Stamp():
                 sent = {other.prompt for other in events if isinstance(other, Dispatch)}
                 for prompt in event.prompts:  # an order given for another step says nothing about this one

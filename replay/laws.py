@@ -62,7 +62,8 @@ def _stamps(state: State) -> Iterator[str]:
         meant[group.step] = meant.get(group.step, 0) + 1
     for number in range(state.filling, state.cursor + 1):
         have = meant.get(number, 0) + state.step(number).taken
-        if have != state.target(number) and not state.step(number).closed:
+        lacks = number < state.cursor and have < state.target(number)  # the last one is completed first
+        if (lacks or have > state.target(number)) and not state.step(number).closed:
             yield f"step {number} can never have its {state.target(number)} groups: {have} are meant for it"
 
 

@@ -8,6 +8,7 @@ Rule 4: folding one event copies nothing that grows with the run or the buffer. 
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, assert_never
 
 from rollog.events.log import Entry
@@ -53,7 +54,9 @@ from rollog.events.vocabulary import (
     Train,
 )
 from rollog.replay.errors import BrokenHistory
+from rollog.replay.places import find, find_idle, hand_out, move, remove, require, stamp
 from rollog.replay.state import (
+    OPEN_PLACES,
     Finished,
     Group,
     Loan,
@@ -81,10 +84,10 @@ def fold_all(entries: Iterable[Entry], state: State | None = None) -> State:
 def fold(state: State, entry: Entry) -> State:
     """Fold one entry into the State, in place, and return it. Raises ``BrokenHistory`` with the offset."""
     try:
-        _check(entry.offset == state.offset + 1, f"it follows entry {state.offset}")
-        _check(entry.epoch >= state.epoch, f"its writer epoch {entry.epoch} is older than {state.epoch}")
+        require(entry.offset == state.offset + 1, f"it follows entry {state.offset}")
+        require(entry.epoch >= state.epoch, f"its writer epoch {entry.epoch} is older than {state.epoch}")
         begun = state.generation > 0 or any(isinstance(event, Start) for event in entry.events[:1])
-        _check(begun, "the log does not begin with Start")
+        require(begun, "the log does not begin with Start")
         state.offset, state.digest = entry.offset, entry.digest
         if entry.input is not None:
             state.input = entry.input
@@ -99,7 +102,7 @@ def fold(state: State, entry: Entry) -> State:
 def _apply(state: State, event: Event, cause: Cause) -> None:
     match event:
         case Start():
-            _check(state.generation == 0, "the run has started already")
+            require(state.generation == 0, "the run has started already")
             state.run, state.dataset, state.seed, state.num_rows = event.run, event.dataset, event.seed, event.num_rows
             state.settings = dict(event.config)
             state.rules = Rules.of(state.settings)
@@ -109,10 +112,10 @@ def _apply(state: State, event: Event, cause: Cause) -> None:
             _change_settings(state, event.changes)
             for group in state.at(Place.IN_FLIGHT):
                 group.order = None
-                _move(state, group, Place.WAITING)
+                move(state, group, Place.WAITING)
             state.standing = state.newest_checkpoint() or 0
         case Open():
-            _check(event.epoch > state.epoch, f"writer epoch {event.epoch} does not follow {state.epoch}")
+            require(event.epoch > state.epoch, f"writer epoch {event.epoch} does not follow {state.epoch}")
             state.epoch, state.resumes_in_vain = event.epoch, 0
             for group in state.groups.values():
                 group.lost_attempts = 0
@@ -120,41 +123,44 @@ def _apply(state: State, event: Event, cause: Cause) -> None:
                 _pardon(state)
                 state.stopping = state.finish = None
         case Configure():
-            _change_settings(state, event.changes)
-            state.cursor = event.cursor
+            _configure(state, event)
         case Resume():
-            _check(event.version <= state.version, f"version {event.version} is above {state.version}")
+            require(event.version <= state.version, f"version {event.version} is above {state.version}")
             state.generation, state.standing = cause.offset, event.version
             # The newest whole checkpoint is loaded: what is recorded above it is not whole, and must be saved again.
             for version in [v for v in state.checkpoints if v > event.version or not event.checkpoint]:
                 del state.checkpoints[version]
             state.resumes_in_vain += 1
         case Admit():
-            _check(event.batch == state.cursor + 1, f"batch {event.batch} does not follow {state.cursor}")
-            _check(len(event.prompts) == len(event.rows), "there is not one row for each prompt")
+            # The same batch again completes a step that a change of sampler left partial.
+            require(
+                event.batch in (state.cursor, state.cursor + 1), f"batch {event.batch} does not follow {state.cursor}"
+            )
+            require(len(event.prompts) == len(event.rows), "there is not one row for each prompt")
             state.cursor = event.batch
             for prompt, row in zip(event.prompts, event.rows, strict=True):
-                _hand_out(state, prompt, row, Place.WAITING).batch = event.batch
+                hand_out(state, prompt, row, Place.WAITING)
         case Divert():
-            _check(len(event.prompts) == len(event.rows), "there is not one row for each prompt")
+            require(len(event.prompts) == len(event.rows), "there is not one row for each prompt")
             for prompt, row in zip(event.prompts, event.rows, strict=True):
-                _check(prompt not in state.groups, f"prompt {prompt} is handed out twice")
-                _hand_out(state, prompt, row, Place.RESERVE)
+                require(prompt not in state.groups, f"prompt {prompt} is handed out twice")
+                hand_out(state, prompt, row, Place.RESERVE)
         case Stamp():
             state.stamps_made = True
             for prompt in event.prompts:
-                _group(state, prompt, Place.WAITING, Place.IN_FLIGHT, Place.BACKING_OFF, Place.BUFFER).step = event.step
+                places = (Place.WAITING, Place.IN_FLIGHT, Place.BACKING_OFF, Place.BUFFER)
+                stamp(state, find(state, prompt, *places), event.step)
         case Dispatch():
-            group = _group(state, event.prompt, Place.WAITING, Place.BACKING_OFF)
-            _check(event.attempt == group.attempt + 1, f"attempt {event.attempt} does not follow {group.attempt}")
-            _check(event.step == group.step, f"prompt {event.prompt} is stamped {group.step}, not {event.step}")
+            group = find(state, event.prompt, Place.WAITING, Place.BACKING_OFF)
+            require(event.attempt == group.attempt + 1, f"attempt {event.attempt} does not follow {group.attempt}")
+            require(event.step == group.step, f"prompt {event.prompt} is stamped {group.step}, not {event.step}")
             state.slots += 1
             group.slot, group.attempt, group.weights, group.order = state.slots, event.attempt, event.weights, cause
-            _move(state, group, Place.IN_FLIGHT)
+            move(state, group, Place.IN_FLIGHT)
         case Retry():
             _retry(state, event)
         case Commit():
-            group = _group(state, event.prompt, Place.IN_FLIGHT, attempt=event.attempt)
+            group = find(state, event.prompt, Place.IN_FLIGHT, attempt=event.attempt)
             group.finished = Finished(
                 blob=event.blob,
                 born=event.born,
@@ -166,29 +172,37 @@ def _apply(state: State, event: Event, cause: Cause) -> None:
                 reward_std=event.reward_std,
                 worker=event.worker,
             )
-            group.order, group.not_before = None, 0.0
             state.consecutive_drops = 0
-            _move(state, group, Place.BUFFER)
+            state.commits += 1
+            move(state, group, Place.BUFFER)
+            group.order, group.not_before = None, 0.0
         case Drop():
-            group = _group(state, event.prompt, Place.WAITING, Place.IN_FLIGHT, Place.BACKING_OFF, Place.RESERVE)
+            group = find(state, event.prompt, *OPEN_PLACES, Place.RESERVE)
+            state.lost += group.place is not Place.RESERVE
             state.skipped += event.kind is FailureKind.DATA
             state.consecutive_drops += event.kind is FailureKind.INFRA
             state.dropped += 1
-            _remove(state, group)
+            remove(state, group)
         case Filter():
-            _remove(state, _group(state, event.prompt, Place.BUFFER))
+            remove(state, find(state, event.prompt, Place.BUFFER))
             state.filtered += 1
+            state.lost += 1
         case Shrink():
             state.steps.setdefault(event.step, Step()).shortfall += 1
             if event.loan is not None:
                 _end_loan(state, event.loan)
+                state.loans_forgiven += 1
         case Replace():
-            _spare_stands_in(state, event.spare, event.nth)
+            spare = _spare_stands_in(state, event.spare, event.nth)
+            for number, loan in state.loans.items():
+                if loan.spare == event.dropped:  # whoever stands in for a debtor owes the debt
+                    state.loans[number] = replace(loan, spare=event.spare)
+                    spare.loan = number
         case Borrow():
-            group = _group(state, event.prompt, Place.BUFFER)
-            _check(group.step == event.lender, f"prompt {event.prompt} is stamped {group.step}, not {event.lender}")
-            _check(event.loan not in state.loans, f"loan {event.loan} is open already")
-            group.step = event.borrower
+            group = find(state, event.prompt, Place.BUFFER)
+            require(group.step == event.lender, f"prompt {event.prompt} is stamped {group.step}, not {event.lender}")
+            require(event.loan not in state.loans, f"loan {event.loan} is open already")
+            stamp(state, group, event.borrower)
             _spare_stands_in(state, event.spare, event.nth).loan = event.loan
             state.loans[event.loan] = Loan(
                 prompt=event.prompt, lender=event.lender, borrower=event.borrower, spare=event.spare
@@ -196,26 +210,29 @@ def _apply(state: State, event: Event, cause: Cause) -> None:
             state.loans_made += 1
         case Repay():
             _end_loan(state, event.loan)
+            state.loans_repaid += 1
         case Evict():
             for prompt in event.prompts:
-                _remove(state, _idle(state, prompt))
+                group = find_idle(state, prompt)
+                state.lost += group.place is not Place.RESERVE
+                remove(state, group)
             state.evicted += len(event.prompts)
         case Cancel():
-            group = _group(state, event.prompt, Place.IN_FLIGHT, attempt=event.attempt)
+            group = find(state, event.prompt, Place.IN_FLIGHT, attempt=event.attempt)
+            move(state, group, Place.WAITING)
             group.order = None
-            _move(state, group, Place.WAITING)
         case Requeue():
             for prompt in event.prompts:
-                group = _idle(state, prompt)
-                group.finished, group.not_before = None, 0.0
+                group = find_idle(state, prompt)
                 group.requeues += 1
-                _move(state, group, Place.WAITING)
+                move(state, group, Place.WAITING)
+                group.finished, group.not_before = None, 0.0
         case Select():
             _select(state, event, cause)
         case Train():
             _train(state, event)
         case Publish():
-            _check(event.version <= state.version, f"version {event.version} is above {state.version}")
+            require(event.version <= state.version, f"version {event.version} is above {state.version}")
             state.resumes_in_vain = 0
             state.published[event.version] = Weights(file=event.file, digest=event.digest)
             assert state.rules is not None
@@ -256,8 +273,8 @@ def _apply(state: State, event: Event, cause: Cause) -> None:
 
 def _retry(state: State, event: Retry) -> None:
     """An attempt failed, or the blob of a finished group vanished before it was selected."""
-    group = _group(state, event.prompt, Place.IN_FLIGHT, Place.BUFFER, attempt=event.attempt)
-    _check(group.place is Place.IN_FLIGHT or event.kind is FailureKind.LOST, f"prompt {event.prompt} is finished")
+    group = find(state, event.prompt, Place.IN_FLIGHT, Place.BUFFER, attempt=event.attempt)
+    require(group.place is Place.IN_FLIGHT or event.kind is FailureKind.LOST, f"prompt {event.prompt} is finished")
     match event.kind:
         case FailureKind.INFRA:
             group.infra_failures += 1
@@ -270,36 +287,36 @@ def _retry(state: State, event: Retry) -> None:
         case FailureKind.USER:
             raise BrokenHistory("a person drops, and does not retry")
     group.last_failure, group.not_before = event.kind, event.not_before
+    move(state, group, Place.BACKING_OFF)
     group.finished = group.order = None
-    _move(state, group, Place.BACKING_OFF)
 
 
 def _select(state: State, event: Select, cause: Cause) -> None:
-    _check(event.step == state.filling, f"step {event.step} is not the one being filled ({state.filling})")
+    require(event.step == state.filling, f"step {event.step} is not the one being filled ({state.filling})")
     step = state.steps.setdefault(event.step, Step())
-    _check(event.chunk == len(step.chunks), f"chunk {event.chunk} does not follow {len(step.chunks)} chunks")
+    require(event.chunk == len(step.chunks), f"chunk {event.chunk} does not follow {len(step.chunks)} chunks")
     members = []
     for prompt in event.prompts:
-        group = _group(state, prompt, Place.BUFFER)
+        group = find(state, prompt, Place.BUFFER)
         assert group.finished is not None
         members.append(Member(prompt=prompt, finished=group.finished))
+        move(state, group, Place.SELECTED)
         group.step = event.step
-        _move(state, group, Place.SELECTED)
     step.chunks.append(Selection(cause=cause, members=tuple(members), last=event.last))
 
 
 def _train(state: State, event: Train) -> None:
-    _check(event.generation == state.generation, f"trainer generation {event.generation} is not {state.generation}")
-    _check(event.step == state.standing, f"the trainer stands at {state.standing}, not at {event.step}")
+    require(event.generation == state.generation, f"trainer generation {event.generation} is not {state.generation}")
+    require(event.step == state.standing, f"the trainer stands at {state.standing}, not at {event.step}")
     step = state.step(event.step)
-    _check(step.closed, f"the last chunk of step {event.step} is not selected")
+    require(step.closed, f"the last chunk of step {event.step} is not selected")
     state.standing += 1
     state.resumes_in_vain = 0
     if event.step < state.version:  # trained again after the trainer's death: its groups are settled already
         return
     state.version += 1
     for member in step.members():
-        _remove(state, _group(state, member.prompt, Place.SELECTED))
+        remove(state, find(state, member.prompt, Place.SELECTED))
     state.trained += step.taken
     _forget_old_steps(state)
 
@@ -325,57 +342,38 @@ def _pardon(state: State) -> None:
         group.data_failures = 0
 
 
-def _hand_out(state: State, prompt: int, row: int, place: Place) -> Group:
-    group = state.groups.get(prompt)
-    if group is not None:  # a spare that is admitted (drain)
-        _check(group.place is Place.RESERVE and place is Place.WAITING, f"prompt {prompt} is handed out twice")
-        _move(state, group, place)
-        return group
-    _check(prompt == state.handed_out, f"prompt {prompt} is not the next ({state.handed_out})")
-    state.handed_out += 1
-    group = state.groups[prompt] = Group(prompt=prompt, row=row, place=place)
-    state.places[place][prompt] = None
-    return group
-
-
 def _spare_stands_in(state: State, prompt: int, nth: int) -> Group:
-    group = _group(state, prompt, Place.RESERVE)
+    group = find(state, prompt, Place.RESERVE)
     group.nth = nth
-    _move(state, group, Place.WAITING)
+    move(state, group, Place.WAITING)
     return group
 
 
 def _end_loan(state: State, loan: int) -> None:
-    _check(loan in state.loans, f"loan {loan} is not open")
+    require(loan in state.loans, f"loan {loan} is not open")
     spare = state.groups.get(state.loans.pop(loan).spare)
     if spare is not None:
         spare.loan = None
 
 
-def _group(state: State, prompt: int, *places: Place, attempt: int | None = None) -> Group:
-    """The group, which must be at one of these places and, if given, at this attempt."""
-    group = state.groups.get(prompt)
-    _check(group is not None, f"prompt {prompt} is settled or was never handed out")
-    assert group is not None
-    _check(group.place in places, f"prompt {prompt} is {group.place.value}")
-    _check(attempt is None or attempt == group.attempt, f"prompt {prompt} is at attempt {group.attempt}, not {attempt}")
-    return group
-
-
-def _idle(state: State, prompt: int) -> Group:
-    """A group that is not selected and has no attempt running: a Cancel stands before what takes it away."""
-    return _group(state, prompt, Place.WAITING, Place.RESERVE, Place.BACKING_OFF, Place.BUFFER)
-
-
-def _move(state: State, group: Group, place: Place) -> None:
-    del state.places[group.place][group.prompt]
-    group.place = place
-    state.places[place][group.prompt] = None
-
-
-def _remove(state: State, group: Group) -> None:
-    del state.places[group.place][group.prompt]
-    del state.groups[group.prompt]
+def _configure(state: State, event: Configure) -> None:
+    """Settings change. With another sampler, stamps and debts of the old one end; new stamps follow as events."""
+    assert state.rules is not None
+    before = state.rules.sampler
+    _change_settings(state, event.changes)
+    state.cursor = event.cursor
+    if state.rules.sampler == before:
+        return
+    state.lost, state.stamps_made = 0, False
+    state.loans_forgiven += len(state.loans)
+    state.loans.clear()
+    for group in state.groups.values():
+        group.loan, group.nth = None, 0
+        if group.place not in (Place.SELECTED, Place.RESERVE):
+            stamp(state, group, None)
+    for number, step in state.steps.items():
+        if number >= state.filling:
+            step.shortfall = 0
 
 
 def _change_settings(state: State, changes: Any) -> None:
@@ -389,11 +387,6 @@ def _change_settings(state: State, changes: Any) -> None:
         section[name] = value
     if changes:
         state.rules = Rules.of(state.settings)
-
-
-def _check(holds: bool, otherwise: str) -> None:
-    if not holds:
-        raise BrokenHistory(otherwise)
 
 
 __all__: Sequence[str] = ("fold", "fold_all")

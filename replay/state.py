@@ -15,6 +15,7 @@ from rollog.events.log import GENESIS
 from rollog.events.messages import Cause
 from rollog.events.vocabulary import FailureKind, FinishReason, Role, StopReason
 from rollog.replay.errors import BrokenHistory
+from rollog.replay.ready import ReadyIndex
 
 
 class Place(StrEnum):
@@ -60,7 +61,6 @@ class Group:
     prompt: int
     row: int
     place: Place
-    batch: int | None = None
     step: int | None = None
     slot: int = 0
     attempt: int = 0
@@ -215,10 +215,14 @@ class State:
     slots: int = 0
     groups: dict[int, Group] = field(default_factory=dict)
     places: dict[Place, dict[int, None]] = field(default_factory=lambda: {place: {} for place in Place})
+    ready: ReadyIndex = field(default_factory=ReadyIndex)
     trained: int = 0
     dropped: int = 0
     filtered: int = 0
     evicted: int = 0
+    lost: int = 0
+    """Admitted ordinals settled without training, since the sampler was chosen: the gate gives them back."""
+    commits: int = 0
     # budgets
     skipped: int = 0
     consecutive_drops: int = 0
@@ -231,6 +235,8 @@ class State:
     steps: dict[int, Step] = field(default_factory=dict)
     loans: dict[int, Loan] = field(default_factory=dict)
     loans_made: int = 0
+    loans_repaid: int = 0
+    loans_forgiven: int = 0
     # weights and checkpoints
     published: dict[int, Weights] = field(default_factory=dict)
     saves: dict[int, Cause] = field(default_factory=dict)

@@ -131,7 +131,7 @@ def _details(audit: Audit) -> dict[str, str]:
     """The numbers that say what a law was checked on."""
     state, rules = audit.state, audit.state.rules
     loans = (
-        f"{state.loans_made} made = {audit.loans_repaid} repaid + {audit.loans_forgiven} forgiven "
+        f"{state.loans_made} made = {state.loans_repaid} repaid + {state.loans_forgiven} forgiven "
         f"+ {len(state.loans)} open"
     )
     details = {

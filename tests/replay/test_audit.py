@@ -294,10 +294,15 @@ def test_loans_in_the_state_are_the_loans_of_the_log() -> None:
     audit = Audit()
     for entry in history(admitted(0)):
         audit.follow(entry)
-    audit.loans_repaid = 1
+    audit.state.loans_repaid = 1
 
     with pytest.raises(BrokenInvariant, match="0 made, 1 repaid, 0 forgiven, 0 open"):
         audit.finish()
+
+
+def test_the_last_step_lacks_no_group_unless_a_change_of_sampler_left_it_so() -> None:
+    with pytest.raises(BrokenInvariant, match="step 0 can never have its 2 groups: 1 are meant for it"):
+        audited(admitted(0), sent(0), Drop(prompt=0, kind=FailureKind.DATA, error="x"))
 
 
 def test_evicted_and_requeued_prompts_have_one_fate() -> None:

@@ -36,7 +36,7 @@ def test_admit_hands_out_the_next_ordinals_and_moves_the_cursor() -> None:
     state = folded(admitted(0), admitted(1))
 
     assert (state.handed_out, state.cursor, places(state)) == (4, 1, dict.fromkeys(range(4), "waiting"))
-    assert (state.groups[3].row, state.groups[3].batch, state.groups[3].step) == (103, 1, 1)
+    assert (state.groups[3].row, state.groups[3].step) == (103, 1)
 
 
 def test_a_batch_number_is_never_left_out() -> None:
@@ -156,9 +156,10 @@ def test_a_drop_counts_in_the_budget_of_its_kind(kind: FailureKind, skipped: int
     )
 
 
-def test_a_finished_group_is_not_dropped() -> None:
-    with pytest.raises(BrokenHistory, match="prompt 0 is buffer"):
-        folded(admitted(0), sent(0), committed(0), Drop(prompt=0, kind=FailureKind.USER, error="x"))
+def test_a_person_may_drop_a_finished_group() -> None:
+    state = folded(admitted(0), sent(0), committed(0), Drop(prompt=0, kind=FailureKind.USER, error="x"))
+
+    assert (state.dropped, places(state)) == (1, {1: "waiting"})
 
 
 def test_a_filtered_group_is_settled() -> None:

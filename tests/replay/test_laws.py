@@ -101,13 +101,13 @@ def test_a_step_is_not_closed_before_the_one_ahead_of_it_is_trained() -> None:
     ("history", "how"),
     [
         (
-            [admitted(0), sent(0), Drop(prompt=0, kind=FailureKind.DATA, error="x")],
+            [admitted(0), admitted(1), sent(0), Drop(prompt=0, kind=FailureKind.DATA, error="x")],
             "step 0 can never have its 2 groups",
         ),
         ([admitted(0), Shrink(step=0, prompt=0)], "step 0 can never have its 1 groups: 2 are meant for it"),
         ([admitted(0, step=None)], "prompt 0 (waiting) is stamped None"),
         ([admitted(0), Stamp(prompts=(0,), step=1)], "prompt 0 (waiting) is stamped 1"),
-        ([Configure(changes={}, cursor=0)], "step 0 can never have its 2 groups: 0 are meant for it"),
+        ([Configure(changes={}, cursor=1)], "step 0 can never have its 2 groups: 0 are meant for it"),
     ],
 )
 def test_every_admitted_step_can_still_have_its_groups(history: list[Decision], how: str) -> None:
