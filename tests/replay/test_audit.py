@@ -25,6 +25,7 @@ from builders import (
 )
 from rollog.events.vocabulary import (
     Configure,
+    Drop,
     Evict,
     EvictReason,
     Exhaust,
