@@ -10,6 +10,7 @@ from pathlib import Path
 from rollog.pipeline import checkpoints
 from rollog.pipeline.checkpoints import CheckpointError, Manifest, Ordered, read_manifest
 from rollog.pipeline.config import Plan
+from rollog.pipeline.durable import sweep
 from rollog.pipeline.rollouts import GroupRollouts
 from rollog.pipeline.run_folder import RunFolder
 from rollog.pipeline.training import checkpoint_files
@@ -38,6 +39,8 @@ class TorchRank:
 
         ``max_steps`` is where the learning rate's decay ends. Raises ``CheckpointError``, ``ModelError``.
         """
+        for parent in (folder.checkpoints, folder.weights):
+            sweep(parent)  # halves that a killed trainer has left
         model_folder = Path(plan.model.path)
         trainer = TorchTrainer(
             load_model(model_folder),
