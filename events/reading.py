@@ -21,6 +21,8 @@ from rollog.events.vocabulary import Finish
 
 MARK_NAME: Final = "mark.json"
 SEGMENTS_NAME: Final = "segments"
+ANSWER_WITHIN_S: Final = 3.0
+"""A person waits: a server that does not answer for so long is told as unreachable."""
 
 
 def segments_of(run_folder: Path) -> Path:
@@ -43,7 +45,7 @@ def open_reader(source: Path | str, run: str | None = None) -> Iterator[Reader]:
     if isinstance(source, str) and "://" in source:
         if run is None:
             raise ValueError(f"{source} may hold many runs: name one")
-        with closing(RedisReader(Address.parse(source), run)) as reader:
+        with closing(RedisReader(Address.parse(source), run, answer_within_s=ANSWER_WITHIN_S)) as reader:
             yield reader
         return
     path = Path(source)

@@ -8,7 +8,7 @@ Rule 2: a moment is an offset. Any form can end in ``~N``: N entries earlier.
     head         the last entry
     step:9       the entry that closed step 9: its first Train, with which the version became 10
     ckpt:8       the entry that made checkpoint 8 durable; the newest, if it was written again
-    15:04:05     the last entry at or before this wall time, on the log's last such day (local time zone)
+    15:04:05     the last entry at or before this wall time, on the log's last such day (local time zone); also 15:04
     2026-08-01T15:04:05   the same, on that day
     A..B         from A to B, both included; without A from the first entry, without B to the head
 """
@@ -203,7 +203,8 @@ def _clock(reference: Reference, log: Reader, zone: tzinfo | None) -> int:
     else:
         assert clock is not None
         moment = clock.replace(tzinfo=end.tzinfo)
-    until = moment.timestamp() + 1  # a reference has whole seconds: all of the second counts
+    whole = 1 if reference.text.count(":") == 2 else 60  # all of the second, or of the minute, counts
+    until = moment.timestamp() + whole
     found = [offset for offset, at in enumerate(times, start=1) if at < until]
     if not found:
         raise NoSuchMoment(
