@@ -10,13 +10,13 @@ from typing import Any
 
 from rollog.events.errors import CorruptEntry
 from rollog.events.log import Lease, Leases
-from rollog.events.messages import GroupDone, GroupFailed, Result
+from rollog.events.messages import GroupCancelled, GroupDone, GroupFailed, Result
 
 
 def claim_of(result: Result) -> tuple[int, str] | None:
     """The (attempt, worker) whose lease this result ends; None for a result that ends no lease."""
     match result:
-        case GroupDone() | GroupFailed():
+        case GroupDone() | GroupFailed() | GroupCancelled():
             return result.attempt, result.worker
         case _:
             return None

@@ -24,6 +24,7 @@ from rollog.events.errors import BlobError
 from rollog.events.log import Desk
 from rollog.events.messages import (
     Ending,
+    GroupCancelled,
     GroupDone,
     GroupFailed,
     NewWeights,
@@ -106,6 +107,7 @@ class Generator:
             for notice in control.next(0.0 if self.orders else IDLE_BLOCK_S):
                 self._hear(notice)
             self._forget_lost()
+            self._cancel_useless()
             if not self.terms.pinned:
                 self._load_newest()
             while self.ending is None and len(self.orders) < self.terms.room and (order := self._next(control.epoch)):
@@ -130,6 +132,19 @@ class Generator:
             order = next((o for o in self.orders.values() if (f"p:{o.prompt}", o.attempt) == (key, attempt)), None)
             if order is not None:
                 self.engine.abort(key_of(order))
+                self._let_go(order)
+
+    def _cancel_useless(self) -> None:
+        """End what was born of weights too old for every step to come. What has not begun yet will be young enough."""
+        oldest = max(self.published.values(), key=lambda weights: weights.version).oldest_useful if self.published else 0
+        for key, born in list(self.engine.running().items()):
+            if born is not None and born < oldest:
+                order = self.orders[key]
+                self.engine.abort(key)
+                cancelled = GroupCancelled(
+                    prompt=order.prompt, attempt=order.attempt, cause=order.cause, born=born, worker=self.name
+                )
+                self.desk.report(cancelled, f"p:{order.prompt}")
                 self._let_go(order)
 
     def _load_newest(self) -> None:

@@ -11,6 +11,7 @@ from rollog.events.errors import BlobError
 from rollog.events.messages import (
     Cause,
     Ending,
+    GroupCancelled,
     GroupDone,
     GroupFailed,
     NewWeights,
@@ -117,6 +118,9 @@ class Engine:
                 answer = Answer(tokens=(5,), logprobs=(-0.5,), versions=(self.version,), end=AnswerEnd.EOS)
                 finished.append(Finished(request=request, answers=(answer,) * len(request.seeds)))
         return finished
+
+    def running(self):
+        return {key: self.version if done else None for key, (_, done) in self.running_.items()}
 
     def abort(self, key):
         self.aborted.append(key)
@@ -293,6 +297,18 @@ def test_an_order_whose_lease_is_gone_is_forgotten_without_a_word():
     assert engine.aborted == ["5.1"]
     assert not desk.said(GroupDone)
     assert not desk.said(GroupFailed)
+
+
+def test_what_was_born_too_early_for_every_step_is_cancelled_and_reported():
+    too_new = replace(weights(4), oldest_useful=2)
+    desk, engine = Desk([[weights(1)], [too_new], []], [order(5)]), Engine(steps=99)
+
+    generator(desk, engine=engine).run()
+
+    (cancelled,) = desk.said(GroupCancelled)
+    assert (cancelled.prompt, cancelled.attempt, cancelled.cause, cancelled.born) == (5, 1, CAUSE, 1)
+    assert (cancelled, "p:5") in desk.reports
+    assert engine.aborted == ["5.1"]
 
 
 def test_a_lost_claim_of_an_earlier_attempt_touches_nothing():
