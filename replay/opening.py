@@ -96,16 +96,25 @@ def _place(name: str, redis: str | None, environment: Mapping[str, str]) -> tupl
     folder = find_folder(name, environment)
     label = Path(name).name if folder is None else folder.resolve().name
     if redis is not None:
-        return redis, label
+        return _url(redis, "--redis"), label
     if folder is not None:
         own = _own_server(folder)
-        return (folder, None) if own is None else (environment.get(URL_VARIABLE, own), label)
+        return (folder, None) if own is None else (_url(environment.get(URL_VARIABLE, own), URL_VARIABLE), label)
     if URL_VARIABLE in environment:
-        return environment[URL_VARIABLE], label
+        return _url(environment[URL_VARIABLE], URL_VARIABLE), label
     runs = _runs(environment)
     known = sorted(path.name for path in runs.iterdir() if path.is_dir()) if runs.is_dir() else []
     there_are = f"There are: {', '.join(known)}." if known else f"There are no runs under {runs.resolve()}."
     raise NoSuchRun(f"no run named {name}. {there_are} Give another name, a path, --log FILE or --redis URL.")
+
+
+def _url(text: str, source: str) -> str:
+    """The address as a URL. Never shown: a password may stand in it."""
+    if text.startswith(("redis://", "rediss://", "unix://")):
+        return text
+    if text.startswith("unix:"):
+        return f"unix://{text.removeprefix('unix:')}"
+    raise BadReference(f"{source} is no server's address: give redis://HOST:PORT, rediss://HOST:PORT or unix:PATH")
 
 
 def find_folder(name: str, environment: Mapping[str, str] = os.environ) -> Path | None:
