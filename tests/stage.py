@@ -210,8 +210,8 @@ class Stage:
         """Train so many steps more; of what is in flight only the groups of these steps are finished."""
         goal = self.state.version + steps
         while (version := self.state.version) < goal:
-            groups = self.state.groups
-            self.finish(*[prompt for prompt in self.at(Place.IN_FLIGHT) if groups[prompt].step == version])
+            while running := [group.prompt for group in self.state.at(Place.IN_FLIGHT) if group.step == version]:
+                self.finish(*running)
             self.train()
 
     def after(self, seconds: float) -> None:
