@@ -71,6 +71,8 @@ class Controller:
     observer: Observer
     changes: Sequence[Callable[[State], tuple[Event, ...]]] = ()
     """What a resume changes: each is asked once, after the first Open, for an entry of its own."""
+    recall: Callable[[], State] = State
+    """The State of a snapshot that fits the log; an empty one when there is none."""
     state: State = field(default_factory=State)
     window: list[tuple[Entry, Outbox]] = field(default_factory=list)
 
@@ -101,7 +103,8 @@ class Controller:
         """Take the pen, fold, say so, and tell the workers everything under the new writer epoch."""
         self.window.clear()
         pen = self.log.open(self.nonce())
-        self.state = fold_all(self.log.read())
+        recalled = self.recall()
+        self.state = fold_all(self.log.read(recalled.offset + 1), recalled)
         if self.state.offset == 0:
             self._append((self.start,), epoch=pen.epoch)
         opened = Open(epoch=pen.epoch, reason=reason[:200], rollog=self.version, machine=self.machine)

@@ -88,6 +88,11 @@ class RunFolder:
         return self.path / "log"
 
     @property
+    def snapshots(self) -> Path:
+        """Saved States; disposable."""
+        return self.log / "snapshots"
+
+    @property
     def blobs(self) -> Path:
         """Finished groups by content digest."""
         return self.path / "blobs"

@@ -17,7 +17,9 @@ from rollog.replay.state import Place, State
 
 def state_to_plain(state: State) -> dict[str, Any]:
     """All of the State: numbers, strings, lists and dicts with string keys. Enums by value, dataclasses as dicts."""
-    plain: dict[str, Any] = to_plain(state)
+    plain: dict[str, Any] = {
+        each.name: to_plain(getattr(state, each.name)) for each in fields(state) if each.name != "ready"
+    }
     plain["places"] = {place.value: list(prompts) for place, prompts in state.places.items()}
     return plain
 

@@ -1,0 +1,130 @@
+"""A saved State every so many offsets, so that a resume folds only the tail.
+
+Rule 1: a snapshot is disposable. It is used only when it names an entry of this very log, was made by this very fold, and
+        is whole; anything else means an older one, or folding from the beginning. Nothing is ever lost with it.
+Rule 2: what can be derived is not saved: the ready index and the rules are made again from the rest.
+Rule 3: the two newest are kept, since the newest can turn out broken.
+
+File ``<offset>.snapshot``: MessagePack of {format, fold, offset, digest, state_digest, state}.
+"""
+
+from collections.abc import Iterator
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Final
+
+import msgpack
+from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
+from cattrs.preconf.msgpack import MsgpackConverter, make_converter
+
+from rollog.events.durable import write_synced
+from rollog.events.errors import LogError
+from rollog.events.log import Reader
+from rollog.replay.plain import state_digest
+from rollog.replay.state import Place, Rules, State
+
+FORMAT: Final = 1
+KEPT: Final = 2
+EVERY: Final = 5_000
+"""Entries between two snapshots: folding so many takes a fraction of a second."""
+MAX_BYTES: Final = 16 << 20
+FOLD_FILES: Final = ("state.py", "places.py", "ready.py", "projector.py")
+ORDERED: Final = "places"
+
+
+def save(folder: Path, state: State) -> Path:
+    """Save the State as it is; the folder is made if missing, older snapshots beyond the two newest go."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = folder / f"{state.offset:016d}.snapshot"
+    write_synced(path, encode(state))
+    for old in _newest_first(folder)[KEPT:]:
+        old.unlink(missing_ok=True)
+    return path
+
+
+def newest(folder: Path, log: Reader) -> State:
+    """The State of the newest snapshot that fits this log; an empty one when there is none."""
+    head = log.head()
+    for path in _newest_first(folder):
+        state = _read(path)
+        if state is None or not 0 < state.offset <= head.offset:
+            continue
+        try:
+            (entry,) = log.read(state.offset, state.offset)
+        except LogError:
+            continue
+        if entry.digest == state.digest:
+            return state
+    return State()
+
+
+def encode(state: State) -> bytes:
+    """The bytes of a snapshot."""
+    plain = _converter().unstructure(state)
+    plain[ORDERED] = {place.value: list(prompts) for place, prompts in state.places.items()}
+    return bytes(
+        msgpack.packb(
+            {
+                "format": FORMAT,
+                "fold": fold_version(),
+                "offset": state.offset,
+                "digest": state.digest,
+                "state_digest": state_digest(state),
+                "state": plain,
+            }
+        )
+    )
+
+
+def decode(data: bytes) -> State | None:
+    """The State in a snapshot's bytes; None unless they are whole and made by this fold."""
+    try:
+        found = msgpack.unpackb(data, strict_map_key=False)
+        if found["format"] != FORMAT or found["fold"] != fold_version():
+            return None
+        plain = found["state"]
+        places = plain.pop(ORDERED)
+        state = _converter().structure(plain, State)
+        state.places = {place: dict.fromkeys(places[place.value]) for place in Place}
+        _derive(state)
+    except (ValueError, KeyError, TypeError, AttributeError, msgpack.UnpackException, ExceptionGroup):
+        return None
+    return state if state_digest(state) == found["state_digest"] else None
+
+
+@cache
+def fold_version() -> str:
+    """Changes with every change of the fold's own files: a State of another fold is not trusted."""
+    here = Path(__file__).parent
+    return blake2b(b"".join((here / name).read_bytes() for name in FOLD_FILES), digest_size=16).hexdigest()
+
+
+def _derive(state: State) -> None:
+    state.rules = Rules.of(state.settings) if state.settings else None
+    for group in state.groups.values():
+        if group.place is Place.BUFFER and group.finished is not None:
+            state.ready.add(group.prompt, group.slot, group.step, group.finished.born)
+        elif group.place is Place.IN_FLIGHT:
+            state.ready.start(group.weights)
+
+
+def _read(path: Path) -> State | None:
+    try:
+        return decode(path.read_bytes()) if path.stat().st_size <= MAX_BYTES else None
+    except OSError:
+        return None
+
+
+def _newest_first(folder: Path) -> list[Path]:
+    found: Iterator[Path] = folder.glob("*.snapshot") if folder.is_dir() else iter(())
+    return sorted(found, reverse=True)
+
+
+@cache
+def _converter() -> MsgpackConverter:
+    converter = make_converter()
+    left_out: dict[str, Any] = {name: override(omit=True) for name in ("ready", "rules", ORDERED)}
+    converter.register_unstructure_hook(State, make_dict_unstructure_fn(State, converter, **left_out))
+    converter.register_structure_hook(State, make_dict_structure_fn(State, converter, **left_out))
+    return converter
