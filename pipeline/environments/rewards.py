@@ -6,18 +6,13 @@ Rule 2: it is a finite number; larger is better. Only differences inside a group
 Rule 3: it may raise. That fails the attempt as the data's fault, and names the function and the row.
 """
 
-import difflib
-import importlib
-import importlib.util
 import inspect
 import re
-import sys
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+from rollog.pipeline import named_code
 from rollog.pipeline.errors import PlanError
 
 Reward = Callable[..., float]
@@ -62,47 +57,12 @@ def resolve(spec: str) -> Reward:
 
     This runs the module's own code, so the run does it in the reward child only.
     """
-    place, colon, name = spec.rpartition(":")
-    if not colon or not place or not name:
-        raise PlanError(f"reward={spec}: write it as module:function or file.py:function.")
-    try:
-        module = _load_file(place, spec) if place.endswith(".py") else importlib.import_module(place)
-    except PlanError:
-        raise
-    except ModuleNotFoundError as error:
-        if error.name is not None and (place == error.name or place.startswith(f"{error.name}.")):
-            raise PlanError(
-                f"reward={spec}: no module named {error.name}. Install it, put it into the folder that rollog is "
-                f"started in, or write file.py:function."
-            ) from error
-        raise PlanError(f"reward={spec}: its module needs {error.name}, which is not installed.") from error
-    except Exception as error:
-        raise PlanError(f"reward={spec}: its module raises {type(error).__name__}: {error}. Mend it.") from error
-    function = getattr(module, name, None)
-    if function is None:
-        near = difflib.get_close_matches(name, [known for known in vars(module) if not known.startswith("_")], n=1)
-        raise PlanError(
-            f"reward={spec}: {place} has no {name}. " + (f"Did you mean {near[0]}?" if near else "Correct the name.")
-        )
+    function = named_code.load("reward", spec, "function")
     if not callable(function):
-        raise PlanError(f"reward={spec}: {name} is a {type(function).__name__} and no function. Name a function.")
+        raise PlanError(f"reward={spec}: it is a {type(function).__name__} and no function. Name a function.")
     _check_signature(function, spec)
     reward: Reward = function
     return reward
-
-
-def _load_file(place: str, spec: str) -> ModuleType:
-    path = Path(place)
-    if not path.is_file():
-        raise PlanError(f"reward={spec}: no file {path}. The path is relative to the settings file.")
-    found = importlib.util.spec_from_file_location(f"rollog_reward_{path.stem}", path)
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    # Dataclasses and typing look their module up by name.
-    sys.modules[found.name] = module
-    found.loader.exec_module(module)
-    return module
 
 
 def _check_signature(function: Callable[..., Any], spec: str) -> None:
