@@ -4,8 +4,9 @@ Workers move whenever the controller waits for results: the generator finishes w
 trainer obeys one message, two seconds pass. Whatever dies is started again, and a run that was stopped is resumed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from rollog.events.messages import Order, StopRequest
 from rollog.events.vocabulary import FailureKind, FinishReason, Role, StopReason
@@ -36,6 +37,8 @@ class Play:
     fails_always: frozenset[int] = frozenset()
     stop_at: int | None = None
     trainer_dies: Callable[[str, int], bool] = lambda point, version: False
+    parts: Mapping[str, Any] = field(default_factory=dict)
+    """Other classes for the stage's server, mailbox and log."""
     stage: Stage = field(init=False)
     rounds: int = 0
     deaths: int = 0
@@ -46,7 +49,7 @@ class Play:
 
     def run(self) -> "Play":
         """To the end of the data, through every death and stop. The audit has checked every offset then."""
-        self.stage = Stage(self.plan, num_rows=self.num_rows, opened=False)
+        self.stage = Stage(self.plan, num_rows=self.num_rows, opened=False, **self.parts)
         self.stage.hook, self.stage.trainer_dies = self._moment, self.trainer_dies
         finish = None
         while finish not in (FinishReason.EXHAUSTED, FinishReason.MAX_STEPS):
