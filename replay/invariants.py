@@ -42,6 +42,7 @@ from rollog.replay.laws import LAWS, ONE_PLACE, check
 from rollog.replay.projector import fold
 from rollog.replay.state import Place, State
 
+GATE: Final = "each batch admitted once, when its gate is open"
 ONCE: Final = "each step trained exactly its groups, none twice"
 STALENESS: Final = "staleness within the bound for every selected group"
 LOANS: Final = "every loan repaid, forgiven or open"
@@ -54,12 +55,14 @@ VERSIONS: Final = "each version published when it is made, saved and loaded as i
 DURABLE_END: Final = "no end before everything trained is durable"
 
 HISTORY_LAWS: Final = (
-    ONCE, STALENESS, LOANS, WHOLE, NO_NEW_WORK, AFTER_FINISH, ONE_ANSWER, ONE_WRITER, VERSIONS, DURABLE_END
+    GATE, ONCE, STALENESS, LOANS, WHOLE, NO_NEW_WORK, AFTER_FINISH, ONE_ANSWER, ONE_WRITER, VERSIONS, DURABLE_END
 )  # fmt: skip
 ALL_LAWS: Final = (*LAWS, *HISTORY_LAWS)
 
 STRANDED: Final = "no stamped step can be stranded"
 SETTLING: Final = (Place.SELECTED, Place.RESERVE)
+COMING: Final = (Place.WAITING, Place.IN_FLIGHT, Place.BACKING_OFF)
+GATED: Final = ("in_order", "ready_first", "weight_fifo")
 SETTLED: Final = ("trained", "dropped", "filtered", "evicted")
 
 
@@ -81,7 +84,8 @@ class Audit:
 
     def follow(self, entry: Entry) -> None:
         """Take the next entry. Raises ``BrokenHistory`` or ``BrokenInvariant`` with its offset."""
-        version, finished, last_input = self.state.version, self.state.finish is not None, self.state.input
+        version, cursor = self.state.version, self.state.cursor
+        finished, last_input = self.state.finish is not None, self.state.input
         fold(self.state, entry)
         self.entries += 1
         opens = any(isinstance(event, Open) for event in entry.events[:1])
@@ -93,7 +97,7 @@ class Audit:
         for event in entry.events:
             self._track(event, entry)
         for event in entry.events:
-            self._judge(event, entry.events, version)
+            self._judge(event, entry.events, version, cursor)
         check(self.state)
         self._check_last_step()
 
@@ -154,12 +158,17 @@ class Audit:
             case _:
                 pass
 
-    def _judge(self, event: Event, events: Sequence[Event], version: int) -> None:
-        """What only a history can show. ``version``: before the entry."""
+    def _judge(self, event: Event, events: Sequence[Event], version: int, cursor: int) -> None:
+        """What only a history can show. ``version``, ``cursor``: before the entry."""
         state = self.state
         if isinstance(event, (Admit, Divert, Dispatch, Select)):
             self._require(NO_NEW_WORK, state.stopping is None, f"{type(event).__name__} while the run stops")
         match event:
+            case Admit():
+                self._admitted(event, cursor)
+            case Borrow():
+                later = event.lender > event.borrower
+                self._require(LOANS, later, f"step {event.lender} lends to the later step {event.borrower}")
             case Configure():
                 if state.rules is not None and state.rules.sampler != "in_order":
                     self.bounds.clear()  # what was ordered for a step is taken by age now
@@ -207,6 +216,18 @@ class Audit:
             case _:
                 pass
 
+    def _admitted(self, event: Admit, cursor: int) -> None:
+        """K bounds the batches outstanding; what is lost gives batches back; a partial step is completed any time."""
+        state, rules = self.state, self.state.rules
+        assert rules is not None
+        if event.batch == cursor:
+            how = f"batch {cursor} is admitted again, and no change of settings left its step partial"
+            self._require(GATE, cursor == self.partial and rules.sampler == "in_order", how)
+        elif rules.sampler in GATED:
+            given_back = 0 if rules.sampler == "in_order" else -(-state.lost // rules.prompts_per_step)
+            how = f"batch {event.batch} at version {state.version}, {given_back} given back, K = {rules.lookahead}"
+            self._require(GATE, cursor - given_back < state.version + rules.lookahead, how)
+
     def _dispatched(self, event: Dispatch) -> None:
         """Keep K for the selection; a stamped prompt starts only when its step is within K of the version."""
         rules, state = self.state.rules, self.state
@@ -225,7 +246,8 @@ class Audit:
         self._require(ONCE, stands, f"step {event.step} takes groups while the trainer stands at {state.standing}")
         self._require(ONCE, bool(event.prompts) or event.last, f"step {event.step} takes nothing and does not close")
         step = state.steps[event.step]
-        full = step.taken == state.target(event.step) or state.exhausted
+        nothing_comes = state.exhausted and not any(state.count(place) for place in COMING)
+        full = step.taken == state.target(event.step) or nothing_comes
         how = f"step {event.step} closes with {step.taken} groups, {state.target(event.step)} are wanted"
         self._require(ONCE, full or not event.last, how)
         self.steps[event.step] = (*self.steps.get(event.step, ()), *event.prompts)

@@ -54,8 +54,7 @@ def status_screen(model: dict[str, Any], zone: tzinfo | None = None) -> Iterator
         f"lost {budgets['lost_attempts']}"
     )
     if model["loans"]["made"]:
-        made, open_ = model["loans"]["made"], model["loans"]["open"]
-        yield f"loans       {made} made = {made - open_} ended + {open_} open"
+        yield f"loans       {_sum(model['loans'], total='made')}"
     yield f"checkpoint  {_checkpoints(model)}"
     yield f"attempts    {_sum(model['attempts'], total='sent')}"
     yield f"tokens      {_tokens(model['tokens'])}"

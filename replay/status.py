@@ -66,7 +66,12 @@ def status(state: State, tally: Tally) -> dict[str, Any]:
             "data_failures": sum(group.data_failures for group in state.groups.values()),
             "lost_attempts": sum(group.lost_attempts for group in state.groups.values()),
         },
-        "loans": {"made": state.loans_made, "open": len(state.loans)},
+        "loans": {
+            "made": state.loans_made,
+            "repaid": state.loans_repaid,
+            "forgiven": state.loans_forgiven,
+            "open": len(state.loans),
+        },
         "checkpoints": {str(version): saved.manifest for version, saved in sorted(state.checkpoints.items())},
         "checkpoints_ordered": sorted(version for version in state.saves if version not in state.checkpoints),
         "attempts": {

@@ -99,14 +99,15 @@ class Tally:
                 self._waste(state, (event.prompt,))
             case Drop():
                 self.given_up += _in_flight(state, event.prompt)
+                self._waste(state, (event.prompt,))
             case Cancel():
                 self.cancelled += 1
             case Fork():
                 self.cancelled += state.count(Place.IN_FLIGHT)
             case Filter():
-                tokens = committed.get(event.prompt, 0)
-                self.filtered_tokens += tokens
-                self.tokens_wasted += tokens
+                now = committed.get(event.prompt, 0)  # finished by this very entry: the State does not know it yet
+                self.tokens_wasted += now
+                self.filtered_tokens += now or self._waste(state, (event.prompt,))
             case Evict():
                 self.stale_tokens += self._waste(state, event.prompts)
             case Requeue():

@@ -24,12 +24,16 @@ from builders import (
     whole_step,
 )
 from rollog.events.vocabulary import (
+    Admit,
+    Borrow,
     Configure,
     Drop,
     Evict,
     EvictReason,
     Exhaust,
     FailureKind,
+    Filter,
+    FilterReason,
     Finish,
     FinishReason,
     Note,
@@ -37,6 +41,7 @@ from rollog.events.vocabulary import (
     Resume,
     SaveReason,
     Select,
+    Stamp,
     Stop,
     StopReason,
 )
@@ -134,14 +139,23 @@ def test_a_step_that_shrank_closes_short_and_so_does_the_last_of_the_data() -> N
         audited(admitted(0), sent(0), sent(1), committed(1), dropped(0), selected(0, 1), trained(0)).state.trained == 1
     )
     unstamped: list[Decision] = [start(sampler="ready_first"), opened()]
-    short = [admitted(0, step=None), sent(0, step=None), committed(0), Exhaust(left=0), selected(0, 0), trained(0)]
+    given_up = Drop(prompt=1, kind=FailureKind.DATA, error="x")
+    short = [
+        admitted(0, step=None),
+        sent(0, step=None),
+        committed(0),
+        given_up,
+        Exhaust(left=0),
+        selected(0, 0),
+        trained(0),
+    ]
     assert audited(*short, begins=unstamped).state.trained == 1
 
 
 def test_a_prompt_is_not_sent_before_its_step_is_within_the_window() -> None:
-    on_policy: list[Decision] = [start(lookahead=0), opened()]
+    narrows = Configure(changes={"sampler.lookahead": 0}, cursor=1)
 
-    assert law_broken_by(admitted(0), admitted(1), sent(2), begins=on_policy) == (
+    assert law_broken_by(admitted(0), admitted(1), narrows, sent(2)) == (
         "staleness within the bound for every selected group",
         0,
     )
@@ -334,3 +348,56 @@ def test_no_decision_of_a_run_can_be_left_out(cut: int) -> None:
 def test_no_decision_of_a_run_can_be_told_twice(cut: int) -> None:
     with pytest.raises(ReplayError):
         audited(begins=[*WHOLE_RUN[: cut + 1], *WHOLE_RUN[cut:]])
+
+
+def test_a_batch_is_admitted_when_its_gate_is_open() -> None:
+    gate = "each batch admitted once, when its gate is open"
+    for sampler in ("in_order", "ready_first", "weight_fifo"):
+        begins: list[Decision] = [start(sampler=sampler), opened()]
+        step = -1 if sampler == "in_order" else None
+        batches = [admitted(batch, step=step) for batch in range(3)]
+        assert audited(*batches[:2], begins=begins).state.cursor == 1
+        assert law_broken_by(*batches, begins=begins) == (gate, 0), sampler
+    windowed: list[Decision] = [start(sampler="windowed"), opened()]
+    assert audited(*[admitted(batch, step=None) for batch in range(5)], begins=windowed).state.cursor == 4
+
+
+def test_what_was_lost_opens_the_gate_again_where_steps_are_not_stamped() -> None:
+    begins: list[Decision] = [start(sampler="ready_first", lookahead=0), opened()]
+    useless = (committed(0), Filter(prompt=0, reason=FilterReason.EQUAL_REWARDS))
+
+    audit = audited(admitted(0, step=None), sent(0, step=None), useless, admitted(1, step=None), begins=begins)
+
+    assert audit.state.cursor == 1
+
+
+def test_only_a_step_that_a_change_of_sampler_left_partial_is_completed() -> None:
+    completing = (Admit(batch=0, prompts=(2,), rows=(102,)), Stamp(prompts=(2,), step=0))
+    windowed: list[Decision] = [start(sampler="windowed"), opened()]
+    evicted = Evict(prompts=(0,), reason=EvictReason.STALE)
+    to_in_order = Configure(changes={"sampler.name": "in_order", "sampler.lookahead": 1}, cursor=0)
+    partial = [admitted(0, step=None), evicted, (to_in_order, Stamp(prompts=(1,), step=0))]
+
+    assert audited(*partial, completing, begins=windowed).state.handed_out == 3
+    assert law_broken_by(admitted(0), completing) == ("each batch admitted once, when its gate is open", 0)
+
+
+def test_a_loan_goes_from_a_later_step_to_an_earlier_one() -> None:
+    give_up = Drop(prompt=2, kind=FailureKind.INFRA, error="x")
+    backwards = Borrow(loan=0, prompt=0, lender=0, borrower=1, dropped=2, spare=4, nth=1)
+    running = [admitted(0), admitted(1), diverted(4, 5), sent(0), sent(2), committed(0)]
+
+    assert law_broken_by(*running, (give_up, backwards, Stamp(prompts=(4,), step=0))) == (
+        "every loan repaid, forgiven or open",
+        0,
+    )
+
+
+def test_a_step_does_not_close_short_at_the_end_of_the_data_while_groups_still_come() -> None:
+    unstamped: list[Decision] = [start(sampler="ready_first"), opened()]
+    running = [admitted(0, step=None), sent(0, step=None), sent(1, step=None), committed(0), Exhaust(left=0)]
+
+    assert law_broken_by(*running, selected(0, 0), begins=unstamped) == (
+        "each step trained exactly its groups, none twice",
+        0,
+    )

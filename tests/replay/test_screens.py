@@ -277,6 +277,7 @@ def test_an_explained_entry_marks_its_direct_causes() -> None:
         "  * @4       22:13:24  prompt 0 attempt 1 sent for step 0, weights v0",
         "",
         "made this difference",
+        "    groups finished: 0 -> 1",
         "    prompt 0: in flight -> buffer (reward 0.500, weights v0)",
     ]
 

@@ -1,5 +1,7 @@
 """Time travel: states at moments, steps forward and back, causes, and differences in words."""
 
+from dataclasses import fields
+
 import pytest
 
 from builders import (
@@ -35,7 +37,7 @@ from rollog.events.vocabulary import (
     StopReason,
 )
 from rollog.replay.causes import Causes
-from rollog.replay.difference import difference
+from rollog.replay.difference import _SCALARS, _TABLES, difference
 from rollog.replay.errors import NoSuchMoment
 from rollog.replay.plain import state_digest, state_to_plain
 from rollog.replay.state import State
@@ -185,6 +187,7 @@ def test_prompts_that_made_the_same_move_are_one_line() -> None:
 def test_a_drop_tells_the_budget_and_the_short_step() -> None:
     assert texts(folded(admitted(0), sent(0)), folded(admitted(0), sent(0), dropped(0))) == [
         "dropped: 0 -> 1",
+        "admitted prompts lost to training: 0 -> 1",
         "infra drops in a row: 0 -> 1",
         "prompt 0: in flight -> dropped",
         "step 0: 1 group short (was 0)",
@@ -233,3 +236,10 @@ def test_the_digest_tells_states_apart_and_nothing_else() -> None:
     assert len(digests) == 15
     assert state_digest(RUN.state(14)) == state_digest(folded(*DECISIONS))
     assert len(state_digest(State())) == 64
+
+
+def test_no_field_of_the_state_is_forgotten_in_differences() -> None:
+    told = {*_SCALARS, *_TABLES, "stopping", "settings", "groups", "steps"}
+    derived = {"offset", "digest", "rules", "places", "ready"}
+
+    assert {each.name for each in fields(State)} == told | derived
