@@ -20,14 +20,16 @@ from hand_workers import HandGenerator, HandTrainer, OnDisk
 from rollog.events.log import Entry
 from rollog.events.memory_log import MemoryServer
 from rollog.events.vocabulary import Event, FailureKind, FinishReason, Role, Start, StopReason
-from rollog.pipeline.config import Plan
+from rollog.pipeline.config import Plan, changes_on_resume
 from rollog.pipeline.controller import Controller
 from rollog.pipeline.inputs import StopAsked, WorkerGone
 from rollog.pipeline.mailbox import Mailbox
 from rollog.pipeline.policy import Policy
-from rollog.pipeline.scheduling import Wait, WaitFor, schedule
+from rollog.pipeline.reconfigure import configure
+from rollog.pipeline.scheduling import schedule
 from rollog.pipeline.scripted import START_S
 from rollog.pipeline.simulate import NumberedRows
+from rollog.pipeline.waiting import Wait, WaitFor
 from rollog.replay.invariants import Audit
 from rollog.replay.projector import fold_all
 from rollog.replay.state import Place, SavedCheckpoint, State
@@ -123,12 +125,13 @@ class Stage:
     # --- the controller -----------------------------------------------------------------------------------------------
 
     def resume(self, plan: Plan | None = None) -> None:
-        """Start a controller, and let it decide what it can."""
+        """Start a controller, under other settings if they are given, and let it decide what it can."""
         self.new_controller(plan).open("start")
         self.settle()
 
     def new_controller(self, plan: Plan | None = None) -> Controller:
         """A new controller that holds no pen yet."""
+        changed = changes_on_resume(self.plan.settings(), plan) if plan else {}
         self.plan = plan or self.plan
         log = self.log(self.server.log(), lambda moment: self.hook(moment))
         self.controller = Controller(
@@ -143,6 +146,7 @@ class Stage:
             version="staged",
             machine={},
             observer=Unmoved(),
+            changes=[lambda state: configure(state, changed)],
         )
         return self.controller
 

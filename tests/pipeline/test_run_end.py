@@ -15,7 +15,7 @@ from rollog.events.vocabulary import (
     StopReason,
     Train,
 )
-from rollog.pipeline.scheduling import Wait, WaitFor
+from rollog.pipeline.waiting import Wait, WaitFor
 from rollog.replay.state import Place
 from stage import Stage, small_plan
 
