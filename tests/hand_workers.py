@@ -52,8 +52,8 @@ class HandGenerator:
     version: int = -1
     files: dict[int, str] = field(default_factory=dict)
     orders: dict[int, tuple[Order, int]] = field(default_factory=dict)
-    done: list[tuple[int, int]] = field(default_factory=list)
-    """(prompt, attempt) of each finished group that it has reported."""
+    reward_std: float = 0.25
+    """Of every group that it reports from now on; 0: all rewards of a group are equal."""
 
     def join(self) -> None:
         """Say that it is there, and under which lease."""
@@ -83,7 +83,6 @@ class HandGenerator:
         begun = began if born is None else born
         ended = done if done is not None else begun if self.pinned else self.version
         result = self.result(order, begun, ended)
-        self.done.append((prompt, order.attempt))
         self.desk.report(result, f"p:{prompt}")
         return result
 
@@ -100,7 +99,7 @@ class HandGenerator:
             rows=self.rollouts,
             tokens=self.rollouts * 3,
             reward_mean=0.5,
-            reward_std=0.25,
+            reward_std=self.reward_std,
             worker=self.name,
         )
 

@@ -1,8 +1,6 @@
 """The cases that each broke a model of this design once, by name, on the real controller.
 
-These wait for the parts that they are about: for the other samplers (ready_first with a filtered group; weight_fifo
-chunk 2; windowed with 2 workers; a change to in_order with a half taken step), for the reserve and loans (in_order with
-a spare; the spare of a loan is lost too) and for requeueing (a requeued prompt's attempts go on).
+Those about other samplers, the reserve, loans and requeues are in ``test_section9_samplers``.
 """
 
 import pytest
