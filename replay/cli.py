@@ -30,7 +30,7 @@ from rollog.replay.status import follow_all, stalled
 from rollog.replay.status import status as status_model
 from rollog.replay.timeline import Timeline
 from rollog.replay.verification import verify as verify_log
-from rollog.replay.wording import entry_words
+from rollog.replay.wording import entry_words, printable
 
 FOLLOW_BLOCK_S: Final = 1.0
 
@@ -77,9 +77,9 @@ def log(
             later = _follow(timeline, last + 1)
             chosen = (entry for entries in (chosen, filter(wanted.takes, later)) for entry in entries)
         if format is Format.JSONL:
-            lines: Iterator[str] = json_lines(map(entry_to_plain, chosen))
+            lines: Iterable[str] = json_lines(map(entry_to_plain, chosen))
         elif format is Format.TABLE:
-            lines = _drawn(chosen, oneline)
+            lines = map(printable, _drawn(chosen, oneline))
         else:
             model = {"schema": "rollog.log/1", "entries": [entry_to_plain(entry) for entry in chosen]}
             lines = written(model, format, rows="entries")
@@ -114,7 +114,7 @@ def show(
             for change in explained.changes
         ],
     }
-    _answer(model, screens.explained_screen(explained), output, json)
+    _answer(model, map(printable, screens.explained_screen(explained)), output, json)
 
 
 @mendable()
@@ -161,7 +161,7 @@ def status(
         empty = timeline.log.head().offset == 0
         entries = () if empty else timeline.log.read(1, timeline.offset(moment))
         model = status_model(*follow_all(entries))
-    _answer(model, screens.status_screen(model), output, json)
+    _answer(model, map(printable, screens.status_screen(model)), output, json)
     if stalled(model):
         raise typer.Exit(NO)
 
@@ -186,8 +186,8 @@ def verify(
         options.say(f"reading {timeline.log!r}", verbose, quiet)
         verdict = verify_log(timeline.log)
     model = verdict.to_plain(time.monotonic() - begin)
-    painted = options.painted(screens.verdict_screen(model), no_color)
-    _answer(model, painted, output, json, rows="laws")
+    table = options.painted(map(printable, screens.verdict_screen(model)), no_color)
+    _answer(model, table, output, json, rows="laws")
     if not verdict.holds:
         raise typer.Exit(NO)
 
@@ -229,7 +229,7 @@ def _follow(timeline: Timeline, first: int) -> Iterator[Entry]:
         reader.wait_beyond(first - 1, FOLLOW_BLOCK_S)
 
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help="Read a run's log.")
 register(app)
 
 if __name__ == "__main__":

@@ -102,9 +102,9 @@ def _place(name: str, redis: str | None, environment: Mapping[str, str]) -> tupl
         return (folder, None) if own is None else (_url(environment.get(URL_VARIABLE, own), URL_VARIABLE), label)
     if URL_VARIABLE in environment:
         return _url(environment[URL_VARIABLE], URL_VARIABLE), label
-    runs = _runs(environment)
-    known = sorted(path.name for path in runs.iterdir() if path.is_dir()) if runs.is_dir() else []
-    there_are = f"There are: {', '.join(known)}." if known else f"There are no runs under {runs.resolve()}."
+    known = known_runs(environment)
+    nothing = f"There are no runs under {_runs(environment).resolve()}."
+    there_are = f"There are: {', '.join(known)}." if known else nothing
     raise NoSuchRun(f"no run named {name}. {there_are} Give another name, a path, --log FILE or --redis URL.")
 
 
@@ -115,6 +115,12 @@ def _url(text: str, source: str) -> str:
     if text.startswith("unix:"):
         return f"unix://{text.removeprefix('unix:')}"
     raise BadReference(f"{source} is no server's address: give redis://HOST:PORT, rediss://HOST:PORT or unix:PATH")
+
+
+def known_runs(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """The names of the runs that have a folder here."""
+    runs = _runs(environment)
+    return sorted(path.name for path in runs.iterdir() if path.is_dir()) if runs.is_dir() else []
 
 
 def find_folder(name: str, environment: Mapping[str, str] = os.environ) -> Path | None:

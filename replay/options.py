@@ -12,10 +12,24 @@ from typing import Annotated
 
 import typer
 
+from rollog.replay.opening import known_runs
 from rollog.replay.output import Format
 
+
+def completed(typed: str) -> list[str]:
+    """Runs, and after an @ the beginnings of references, for the shell."""
+    run, at, _ = typed.rpartition("@")
+    begun = [f"{run}@{form}" for form in ("head", "head~", "step:", "ckpt:")] if at else known_runs()
+    return [each for each in begun if each.startswith(typed)]
+
+
 Run = Annotated[
-    str, typer.Argument(metavar="RUN[@REF]", help="a run, and a moment: 412, head~20, step:9, ckpt:8, 15:04:05")
+    str,
+    typer.Argument(
+        metavar="RUN[@REF]",
+        help="a run, and a moment: 412, head~20, step:9, ckpt:8, 15:04:05",
+        autocompletion=completed,
+    ),
 ]
 SpanArgument = Annotated[str | None, typer.Argument(metavar="[A..B]", help="a range of moments, both ends included")]
 LogFile = Annotated[Path | None, typer.Option("--log", metavar="FILE", help="an archive, instead of a run")]

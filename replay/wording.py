@@ -48,6 +48,7 @@ from rollog.events.vocabulary import (
     Train,
 )
 
+REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
 _DIGEST: Final = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{24,}\b")
 
 
@@ -155,6 +156,11 @@ def _words(event: Event) -> str:
 def entry_words(entry: Entry) -> str:
     """The whole entry on one line."""
     return "; ".join(words(event) for event in entry.events) or "(remarks of a newer rollog)"
+
+
+def printable(line: str) -> str:
+    """The line without control characters: an error's text comes from a worker and must not steer a terminal."""
+    return "".join(each if each.isprintable() else REPLACEMENT for each in line)
 
 
 def ordinals(numbers: Iterable[int]) -> str:

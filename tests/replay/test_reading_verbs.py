@@ -29,10 +29,11 @@ from rollog.events.errors import (
 )
 from rollog.events.file_log import write_segment
 from rollog.events.log import GENESIS, Entry
-from rollog.events.vocabulary import Finish, FinishReason, Stall, Stop, StopReason
+from rollog.events.vocabulary import Finish, FinishReason, Note, Stall, Stop, StopReason
 from rollog.replay.cli import app
 from rollog.replay.errors import BadReference, BrokenHistory, NoSuchMoment, NoSuchRun
 from rollog.replay.exit_codes import exit_code_of, mendable
+from rollog.replay.options import completed
 
 RUN: list[Decision] = [
     *steps(2),
@@ -206,6 +207,21 @@ def test_a_stalled_run_is_a_no(tmp_path: Path) -> None:
 
     done = CliRunner().invoke(app, ["status", "--log", str(tmp_path / "s")])
     assert (done.exit_code, "   stalled   " in done.stdout) == (1, True)
+
+
+def test_the_words_of_a_worker_cannot_steer_a_terminal(tmp_path: Path) -> None:
+    shouted = Note(what="note", text="\x1b[2J\u202egone")
+    sealed_into(tmp_path / "s", history(shouted))
+
+    assert "note: \ufffd[2J\ufffdgone" in rollog("log", "--log", tmp_path / "s", "--oneline")
+
+
+def test_runs_and_references_are_completed(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLLOG_RUNS", str(archive.parent))
+
+    assert completed("de") == ["demo"]
+    assert completed("demo@s") == ["demo@step:"]
+    assert completed("other") == []
 
 
 def test_messages_go_to_stderr_and_quiet_leaves_them_out(archive: Path) -> None:
