@@ -139,9 +139,15 @@ class GroupRollouts:
 
     @property
     def reward_std(self) -> float:
-        """Standard deviation over the group (not a sample's)."""
+        """Standard deviation over the group (not a sample's); exactly 0 if and only if all rewards are equal.
+
+        The mean of equal numbers can differ from them by a rounding, and the squares of tiny differences can vanish.
+        """
+        if min(self.rewards) == max(self.rewards):
+            return 0.0
         mean = self.reward_mean
-        return math.sqrt(math.fsum((reward - mean) ** 2 for reward in self.rewards) / len(self.rewards))
+        spread = math.hypot(*(reward - mean for reward in self.rewards)) / math.sqrt(len(self.rewards))
+        return max(spread, math.ulp(0.0))
 
 
 def answer_row(

@@ -1,8 +1,9 @@
-"""Rewards run in a child process: a user's code may hang, print, crash or leak, and the generator goes on.
+"""Rewards and filter rules run in a child process: a user's code may hang, print, crash or leak, and the
+generator goes on.
 
 Rule 1: every question has a deadline. A child that misses it is killed; the next question starts a new one.
-Rule 2: who is to blame decides what is tried again: a raise or a score that is no finite float is the data's failure,
-        a missed deadline or a dead child is the machinery's.
+Rule 2: who is to blame decides what is tried again: a raise, a score that is no finite float and a judgement that is
+        no bool are the data's failure, a missed deadline or a dead child is the machinery's.
 Rule 3: MessagePack over pipes (``reward_process`` has the frames); nothing is pickled.
 Rule 4: a child belongs to the thread that asks: Linux ends it when that thread ends.
 """
@@ -44,11 +45,17 @@ class Sample:
 
 
 class RewardChild:
-    """Scores samples with the reward function that ``spec`` names. One user at a time."""
+    """Scores samples with the reward function that ``spec`` names, and judges groups. One user at a time."""
 
-    def __init__(self, spec: str, timeout_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """``timeout_s``: longest one ``score`` may take, in seconds, the start of a child not counted."""
+    def __init__(
+        self, spec: str, timeout_s: float, clock: Callable[[], float] = time.monotonic, *, rule: str | None = None
+    ) -> None:
+        """``timeout_s``: longest one question may take, in seconds, the start of a child not counted.
+
+        ``rule``: the filter rule (``filters``); None: no group is refused.
+        """
         self._spec = spec
+        self._rule = rule
         self._timeout_s = timeout_s
         self._clock = clock
         self._process: subprocess.Popen[bytes] | None = None
@@ -76,10 +83,10 @@ class RewardChild:
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             os.set_blocking(pipe.fileno(), False)
-        reply = self._ask({"spec": self._spec}, START_TIMEOUT_S, "was loading")
-        if "refused" in reply:
+        reply = self._ask({"spec": self._spec, "rule": self._rule}, START_TIMEOUT_S, "was loading")
+        if "unusable" in reply:
             self.close()
-            raise PlanError(reply["refused"])
+            raise PlanError(reply["unusable"])
 
     def score(self, samples: Sequence[Sample]) -> list[float]:
         """One finite float a sample, in their order.
@@ -94,6 +101,18 @@ class RewardChild:
             raise RewardFailure(FailureKind.DATA, reply["failed"])
         scores: list[float] = reply["scores"]
         return scores
+
+    def refuses(self, samples: Sequence[Sample], rewards: Sequence[float]) -> bool:
+        """Whether the filter rule refuses the group that these samples of one row are. Raises as ``score`` does."""
+        if self._rule is None:
+            return False
+        self.start()
+        first, completions = samples[0], [sample.completion for sample in samples]
+        frame = {"group": [first.row, first.prompt, completions, list(rewards), first.columns]}
+        reply = self._ask(frame, self._timeout_s, f"was judging row {first.row} of the data set by {self._rule}")
+        if "failed" in reply:
+            raise RewardFailure(FailureKind.DATA, reply["failed"])
+        return bool(reply["refused"])
 
     def close(self) -> None:
         """End the child and what it started, if it runs."""

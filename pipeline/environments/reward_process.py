@@ -1,12 +1,14 @@
-"""The reward child's own side: scores what comes in, and says where a score is none.
+"""The reward child's own side: scores what comes in, says where a score is none, and asks the user's filter rule.
 
     frame = 4 bytes length, big endian, then MessagePack
 
     parent                                             child
-    {"spec": "module:function"}             ->
-                                            <-         {"ready": true}  or  {"refused": message}
+    {"spec": "module:function", "rule": "module:function" or null}  ->
+                                            <-         {"ready": true}  or  {"unusable": message}
     {"samples": [[row, prompt, completion, columns]]}  ->
                                             <-         {"scores": [float]}  or  {"failed": message}
+    {"group": [row, prompt, completions, rewards, columns]}  ->
+                                            <-         {"refused": bool}    or  {"failed": message}
 
 Rule 1: stdout belongs to the frames. Before any user's code runs, what prints there goes to stderr, C libraries too.
 Rule 2: whatever a reward raises is an answer; the child itself only ends when its parent does.
@@ -25,6 +27,7 @@ from typing import Any, BinaryIO, Final
 
 import msgpack
 
+from rollog.pipeline.environments.filters import Rule, resolve_rule
 from rollog.pipeline.environments.rewards import Reward, resolve
 from rollog.pipeline.errors import PlanError
 
@@ -42,15 +45,20 @@ def main() -> None:
     hello = _read(asks)
     if not hello:
         return
-    spec = hello["spec"]
+    spec, rule_spec = hello["spec"], hello["rule"]
     try:
         reward = resolve(spec)
+        rule = None if rule_spec is None else resolve_rule(rule_spec)
     except PlanError as error:
-        _write(answers, {"refused": str(error)})
+        _write(answers, {"unusable": str(error)})
         return
     _write(answers, {"ready": True})
     while ask := _read(asks):
-        _write(answers, answer(reward, spec, ask["samples"]))
+        if "samples" in ask:
+            _write(answers, answer(reward, spec, ask["samples"]))
+        else:
+            assert rule is not None
+            _write(answers, judge(rule, rule_spec, *ask["group"]))
         sys.stdout.flush()
 
 
@@ -72,6 +80,22 @@ def answer(reward: Reward, spec: str, samples: Sequence[tuple[int, Any, str, Map
             return {"failed": f"reward {spec} {what}, for row {row} of the data set"}
         scores.append(number)
     return {"scores": scores}
+
+
+def judge(
+    rule: Rule, spec: str, row: int, prompt: Any, completions: Sequence[str], rewards: Sequence[float],
+    columns: Mapping[str, Any],
+) -> dict[str, Any]:  # fmt: skip
+    """Whether the rule refuses a group, or the message that says why there is no answer."""
+    try:
+        refused = rule(prompt=prompt, completions=completions, rewards=rewards, **columns)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  becomes a Retry of kind data
+        what = f"raised {type(error).__name__}: {str(error)[:MESSAGE_CHARS]}"
+        return {"failed": f"filter {spec} {what} for row {row} of the data set"}
+    if not isinstance(refused, bool):
+        what = f"gave {refused!r:.{MESSAGE_CHARS}} where true (refused) or false is needed"
+        return {"failed": f"filter {spec} {what}, for row {row} of the data set"}
+    return {"refused": refused}
 
 
 def _end_with_parent() -> None:

@@ -78,8 +78,11 @@ class Attempts:
         except (DataError, EngineError) as error:
             raise AttemptFailed(FailureKind.DATA, f"row {order.row}: {error}") from error
 
-    def group(self, order: Order, finished: Finished) -> GroupRollouts:
-        """The scored group. Raises ``AttemptFailed`` when an answer has no finite score in time."""
+    def group(self, order: Order, finished: Finished) -> tuple[GroupRollouts, bool]:
+        """The scored group, and whether the user's filter rule refuses it.
+
+        Raises ``AttemptFailed`` when an answer has no finite score, or the group no judgement, in time.
+        """
         row = self._rows.row(order.row)
         samples = [self._environment.sample(order.row, row, answer.tokens) for answer in finished.answers]
         try:
@@ -98,7 +101,8 @@ class Attempts:
                 )
                 for answer, reward in zip(finished.answers, rewards, strict=True)
             )
-            return GroupRollouts(prompt=order.prompt, attempt=order.attempt, rollouts=rollouts)
+            group = GroupRollouts(prompt=order.prompt, attempt=order.attempt, rollouts=rollouts)
+            return group, self._reward.refuses(samples, rewards)
         except RewardFailure as error:
             raise AttemptFailed(error.kind, str(error)) from error
         except CorruptRollouts as error:

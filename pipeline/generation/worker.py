@@ -36,6 +36,7 @@ from rollog.events.messages import (
 )
 from rollog.events.vocabulary import FailureKind, Role
 from rollog.pipeline.config import Plan
+from rollog.pipeline.environments.filters import rule_of
 from rollog.pipeline.environments.reward_child import RewardChild
 from rollog.pipeline.errors import PipelineError
 from rollog.pipeline.generation.attempts import AttemptFailed, Attempts, key_of
@@ -136,7 +137,7 @@ class Generator:
 
     def _cancel_useless(self) -> None:
         """End what was born of weights too old for every step to come. What has not begun yet will be young enough."""
-        oldest = max(self.published.values(), key=lambda weights: weights.version).oldest_useful if self.published else 0
+        oldest = self.published[max(self.published)].oldest_useful if self.published else 0
         for key, born in list(self.engine.running().items()):
             if born is not None and born < oldest:
                 order = self.orders[key]
@@ -191,7 +192,7 @@ class Generator:
 
     def _hand_in(self, order: Order, finished: Finished) -> None:
         try:
-            group = self.attempts.group(order, finished)
+            group, refused = self.attempts.group(order, finished)
             blob = self.blobs.put(encode(group))
         except AttemptFailed as failed:
             self._fail(order, failed.kind, str(failed))
@@ -213,6 +214,7 @@ class Generator:
                 reward_mean=group.reward_mean,
                 reward_std=group.reward_std,
                 worker=self.name,
+                refused=refused,
             ),
             f"p:{order.prompt}",
         )
@@ -249,7 +251,7 @@ def main() -> None:
     claim = (f"worker:{arguments.name}", arguments.incarnation)
     with (
         Heartbeat.of(plan, folder, arguments.name, (claim,)) as heartbeat,  # before the imports, which take seconds
-        RewardChild(plan.reward, plan.flow.reward_timeout_s) as reward,
+        RewardChild(plan.reward, plan.flow.reward_timeout_s, rule=rule_of(plan.failure.filter)) as reward,
     ):
         import torch
 

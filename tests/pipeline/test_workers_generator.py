@@ -130,11 +130,15 @@ class Engine:
 @dataclass
 class Reward:
     failure: RewardFailure | None = None
+    refuses_with: tuple[float, ...] = ()
 
     def score(self, samples):
         if self.failure:
             raise self.failure
         return [float(at) for at, _ in enumerate(samples)]
+
+    def refuses(self, samples, rewards):
+        return tuple(rewards) == self.refuses_with
 
 
 class Rows:
@@ -195,6 +199,17 @@ def test_a_finished_group_is_stored_first_and_reported_with_its_lease_and_cause(
     )
     assert (done.reward_mean, done.reward_std) == (0.5, 0.5)
     assert (done, "p:3") in desk.reports
+
+
+@pytest.mark.parametrize(("rewards", "refused"), [((0.0, 1.0), True), ((1.0, 0.0), False)])
+def test_a_finished_group_says_whether_the_filter_rule_refuses_it(rewards, refused):
+    desk, blobs = Desk([[weights(0)], []], [order(3)]), Blobs()
+
+    generator(desk, blobs=blobs, reward=Reward(refuses_with=rewards)).run()
+
+    (done,) = desk.said(GroupDone)
+    assert done.refused is refused
+    assert done.blob in blobs.stored
 
 
 def test_it_joins_first_and_says_goodbye():
