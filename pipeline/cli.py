@@ -28,6 +28,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_e
 reading.register(app)
 
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="settings put over the others")]
+Drops = Annotated[list[int] | None, typer.Option(help="give this prompt up; can be repeated", metavar="ORDINAL")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="say what would be done, and do nothing")]
 
 
@@ -48,14 +49,14 @@ def train(config: Path, overrides: Overrides = None, dry_run: DryRun = False) ->
 
 @app.command()
 @mendable(PipelineError)
-def resume(run: str, overrides: Overrides = None, dry_run: DryRun = False) -> None:
+def resume(run: str, overrides: Overrides = None, drop: Drops = None, dry_run: DryRun = False) -> None:
     """Go on with a run: says first what is kept, what is sent again, and that nothing is lost."""
     folder = RunFolder.open(run)
     server = LogServer(folder, folder.plan())
     goes_on = False
     try:
         found = runner.look(server)
-        ready = runner.prepare_resume(folder, server, found.state, verbs.parsed(overrides or []))
+        ready = runner.prepare_resume(folder, server, found.state, verbs.parsed(overrides or []), drop or [])
         print(verbs.what_resume_does(found, ready), file=sys.stderr)
         goes_on = not dry_run and not verbs.complete(found.state, ready)
     finally:

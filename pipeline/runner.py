@@ -8,8 +8,9 @@ Rule 3: whoever is fenced leaves everything as it is: workers and server are ano
 """
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from rollog.events.vocabulary import FinishReason, Open, Start
 from rollog.pipeline.checkpoint_store import CheckpointStore
 from rollog.pipeline.config import Plan, apply_changes, changes_on_resume
 from rollog.pipeline.controller import Controller, Observer
+from rollog.pipeline.environments.filters import rule_of
 from rollog.pipeline.environments.reward_child import RewardChild
 from rollog.pipeline.errors import ModelError, PlanError
 from rollog.pipeline.inputs import StopAsked
@@ -26,10 +28,11 @@ from rollog.pipeline.loader import Loader
 from rollog.pipeline.log_server import LogServer
 from rollog.pipeline.machine import describe, version_of
 from rollog.pipeline.mailbox import Mailbox
-from rollog.pipeline.observers import Observers, PrunesCheckpoints
+from rollog.pipeline.observers import Observers, PrunesCheckpoints, SavesSnapshots
 from rollog.pipeline.policy import Policy
-from rollog.pipeline.reconfigure import configure
+from rollog.pipeline.reconfigure import configure, drop
 from rollog.pipeline.run_folder import RunFolder
+from rollog.replay import snapshots
 from rollog.replay.projector import fold
 from rollog.replay.state import State
 
@@ -50,6 +53,9 @@ class Ready:
     loader: Loader
     policy: Policy
     changes: Mapping[str, Any] = field(default_factory=dict)
+    """Settings that a resume changes."""
+    drops: Sequence[int] = ()
+    """Prompts that a resume gives up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,12 +83,14 @@ def check(plan: Plan) -> tuple[Loader, Policy]:
         raise ModelError(f"model.path={folder}: no *.safetensors in it. Save the model again with save_pretrained.")
     loader = Loader.open(plan.data, seed=plan.seed, prompts_per_step=plan.grpo.prompts_per_step)
     policy = Policy.of(plan, loader)
-    with RewardChild(plan.reward, plan.flow.reward_timeout_s):
+    with RewardChild(plan.reward, plan.flow.reward_timeout_s, rule=rule_of(plan.failure.filter)):
         return loader, policy
 
 
-def prepare_resume(folder: RunFolder, server: LogServer, state: State, overrides: Mapping[str, Any]) -> Ready:
-    """A run to go on with, ``overrides`` (dotted paths) put over its recorded settings.
+def prepare_resume(
+    folder: RunFolder, server: LogServer, state: State, overrides: Mapping[str, Any], drops: Sequence[int] = ()
+) -> Ready:
+    """A run to go on with, ``overrides`` (dotted paths) put over its recorded settings, without the prompts ``drops``.
 
     Raises ``PlanError`` for what a resume may not change, ``LogBehindCheckpoint``.
     """
@@ -96,7 +104,9 @@ def prepare_resume(folder: RunFolder, server: LogServer, state: State, overrides
             f"{loader.fingerprint[:12]}, recorded {state.dataset[:12]}). Put the old rows back, or use `rollog fork`."
         )
     CheckpointStore(folder.checkpoints, server.log, server.log_id).on_this_log()
-    return Ready(folder=folder, plan=wanted, loader=loader, policy=policy, changes=changes)
+    for prompt in drops:
+        drop(state, policy, prompt)  # refused now rather than when the pen is taken
+    return Ready(folder=folder, plan=wanted, loader=loader, policy=policy, changes=changes, drops=drops)
 
 
 def drive(
@@ -135,8 +145,12 @@ def drive(
         nonce=lambda: secrets.token_hex(16),
         version=version_of("rollog"),
         machine=machine_of(plan),
-        observer=Observers((observer, PrunesCheckpoints(store))),
-        changes=(lambda state: configure(state, ready.changes),),
+        observer=Observers((observer, PrunesCheckpoints(store), SavesSnapshots(folder.snapshots))),
+        recall=lambda: snapshots.newest(folder.snapshots, log),
+        changes=[
+            lambda state: configure(state, ready.changes),
+            *(partial(drop, policy=ready.policy, prompt=prompt) for prompt in ready.drops),
+        ],
     )
     if ready.changes:
         launcher.end_earlier()

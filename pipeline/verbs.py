@@ -62,7 +62,7 @@ def headline(ready: Ready) -> str:
 
 def complete(state: State, ready: Ready) -> bool:
     """Whether there is nothing to resume: the run came to its end, and nothing about it is changed."""
-    return state.finish in (FinishReason.MAX_STEPS, FinishReason.EXHAUSTED) and not ready.changes
+    return state.finish in (FinishReason.MAX_STEPS, FinishReason.EXHAUSTED) and not ready.changes and not ready.drops
 
 
 def what_resume_does(found: Found, ready: Ready) -> str:
@@ -83,6 +83,7 @@ def what_resume_does(found: Found, ready: Ready) -> str:
     ]
     if state.stopping is not None and state.finish is None:
         lines.append(f"a stop was under way ({state.stopping.reason.value}): it goes on, then resume once more")
+    lines += [f"given up    prompt {prompt}" for prompt in ready.drops]
     lines += [f"changed     {path} = {value!r}" for path, value in ready.changes.items()]
     here = machine_of(ready.plan)
     differ = [

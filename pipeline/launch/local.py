@@ -2,8 +2,8 @@
 
 Rule 1: processes follow the State: whoever should be there and is not is started, whoever should not be there is ended.
         ``reconcile`` looks at processes each time and at leases only when something is missing.
-Rule 2: the first lease of a process is written before it starts, so that a long load is not taken for death, and so
-        that a trainer generation is never started twice: if its lease is there, it was.
+Rule 2: the first lease of a process is written before it starts, so that a trainer generation is never started twice:
+        if its lease is there, it was. It is renewed until the process joins: a long load is not taken for death.
 Rule 3: a dead process is reported once, at once. A process of an earlier controller is adopted by its pid file.
 Rule 4: a worker that dies again and again before it has joined fails the run, with the end of its log.
 """
@@ -32,6 +32,8 @@ RANK_LEASE: Final = "rank:0"
 
 MAX_DEATHS: Final = 3
 """Times in a row that a worker may die before it has joined."""
+LOAD_WITHIN_S: Final = 1800.0
+"""A process that has not joined for so long is no longer vouched for."""
 LEAVE_WITHIN_S: Final = 20.0
 """How long workers may take to leave once the run has ended: a step of a large model must not be waited for longer."""
 
@@ -47,6 +49,15 @@ class _Slot:
     """Whether a process of an earlier controller has been looked for."""
     deaths: int = 0
     """In a row, before joining."""
+    began: float = 0.0
+    vouched: float = float("-inf")
+    """When its leases were last renewed for it."""
+
+    @property
+    def leases(self) -> tuple[str, ...]:
+        """The process's own leases; that of the rank comes last, it says that a generation was started."""
+        own = f"worker:{self.name}"
+        return (own, RANK_LEASE) if self.role is Role.TRAINER else (own,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +127,7 @@ class LocalLauncher:
     def _find_out(self, slot: _Slot, state: State) -> Iterator[WorkerGone]:
         """Adopt or recognise an earlier controller's process; report the dead; end a trainer of an older generation."""
         if not slot.looked:
-            slot.looked = True
+            slot.looked, slot.began = True, self._clock()
             if (file := PidFile.read(self._pid_file(slot.name))) is not None:
                 slot.process = WorkerProcess.adopt(slot.name, file)
                 if slot.process is None and (slot.role is Role.GENERATOR or file.number == state.generation):
@@ -129,7 +140,10 @@ class LocalLauncher:
             process.kill()
             process.wait(LEAVE_WITHIN_S)
         if process.alive():
-            slot.deaths = 0 if slot.name in state.workers else slot.deaths
+            if slot.name in state.workers:
+                slot.deaths = 0
+            else:
+                self._vouch(slot, process)
             return
         reason = process.ending()
         process.close()
@@ -145,15 +159,25 @@ class LocalLauncher:
             )
         yield WorkerGone(worker=slot.name, role=slot.role, reason=reason)
 
+    def _vouch(self, slot: _Slot, process: WorkerProcess) -> None:
+        """Renew the leases of a process that is alive and still loads."""
+        now = self._clock()
+        if now - slot.began <= LOAD_WITHIN_S and now - slot.vouched >= self._crew.lease_s / 3:
+            slot.vouched = now
+            self._put_leases(slot, process.number)
+
+    def _put_leases(self, slot: _Slot, number: int) -> None:
+        for key in slot.leases:
+            self._log.put_lease(key, number, slot.name)
+
     def _start_generator(self, slot: _Slot) -> None:
-        key, leases = f"worker:{slot.name}", self._log.leases()
-        lease = leases.by_key.get(key)
+        leases = self._log.leases()
+        lease = leases.by_key.get(slot.leases[0])
         file = PidFile.read(self._pid_file(slot.name))
         number = 1 + max(0 if lease is None else lease.number, 0 if file is None else file.number)
         unknown = lease is not None and (file is None or file.number != lease.number)
         if unknown and leases.now - lease.refreshed <= self._crew.lease_s:  # type: ignore[union-attr]
             return  # started by a controller that died before it wrote the pid file
-        self._log.put_lease(key, number, slot.name)
         self._start(slot, number, (*self._crew.generator, "--name", slot.name, "--incarnation", str(number)))
 
     def _start_trainer(self, state: State) -> None:
@@ -162,8 +186,6 @@ class LocalLauncher:
             return  # it was started; whether it lives is judged by its process or its lease
         (entry,) = self._log.read(state.generation, state.generation)
         checkpoint = next((event.checkpoint for event in entry.events if isinstance(event, Resume)), "")
-        for key in (f"worker:{RANK_NAME}", RANK_LEASE):
-            self._log.put_lease(key, state.generation, RANK_NAME)
         self._start(self._trainer, state.generation, (
             *self._crew.trainer,
             "--generation", str(state.generation),
@@ -177,7 +199,9 @@ class LocalLauncher:
         ))  # fmt: skip
 
     def _start(self, slot: _Slot, number: int, command: Sequence[str]) -> None:
+        self._put_leases(slot, number)
         command = (*command, "--run", str(self._folder.path.resolve()))
+        slot.began = self._clock()
         slot.process = WorkerProcess.start(slot.name, number, command, self._folder.logs, self._environment)
 
     def end_earlier(self) -> None:

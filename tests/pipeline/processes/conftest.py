@@ -36,7 +36,7 @@ def default_settings() -> dict[str, Any]:
         "data": {"path": "data.jsonl", "epochs": 1},
         "grpo": {"prompts_per_step": 4, "rollouts_per_prompt": 2, "max_steps": 12},
         "sampler": {"name": "in_order", "lookahead": 1},
-        "flow": {"lease_s": 2.0, "max_inflight_prompts": 8, "worker_orphan_s": 30.0},
+        "flow": {"lease_s": 4.0, "max_inflight_prompts": 8, "worker_orphan_s": 30.0},
         "generation": {"workers": 2},
         "checkpoint": {"every_steps": 3},
     }
@@ -58,10 +58,14 @@ class Scene:
 
     def __post_init__(self) -> None:
         model = self.folder / "model"
+        if model.exists():
+            return
         model.mkdir(parents=True)
         (model / "config.json").write_text("{}")
         (model / "model.safetensors").write_text("")
-        rows = (json.dumps({"prompt": str(row % 10), "answer": str((row + 1) % 10)}) for row in range(64))
+        rows = (
+            json.dumps({"prompt": str(row % 10), "answer": str((row + 1) % 10), "number": row}) for row in range(64)
+        )
         (self.folder / "data.jsonl").write_text("\n".join(rows) + "\n")
 
     @property
@@ -108,7 +112,8 @@ class Scene:
                 if server.is_running(self.run) and happened(state := self.state()):
                     return state
             if self.controllers[-1].poll() is not None:
-                assert happened(state := self.state()), self.output
+                state = self.state()
+                assert happened(state), self.output
                 return state
             select.select([], [], [], 0.05)
         raise AssertionError(f"it did not happen in {WITHIN_S:g} s:\n{self.output}")
@@ -164,6 +169,12 @@ class Scene:
                 process.close()
         if server.is_running(self.run):
             server.start(self.run).shutdown()
+
+
+@pytest.fixture(scope="session")
+def make_scene() -> type[Scene]:
+    """A builder of scenes for tests that need another one."""
+    return Scene
 
 
 @pytest.fixture

@@ -209,12 +209,14 @@ def trainer(arguments: Sequence[str]) -> None:
 
 
 def controller(arguments: Sequence[str]) -> None:
-    config, *overrides = arguments
+    config, *rest = arguments
+    drops = [int(word.removeprefix("--drop=")) for word in rest if word.startswith("--drop=")]
+    overrides = [word for word in rest if not word.startswith("--drop=")]
     plan = load_plan(config, overrides)
     if Path("runs", plan.run).exists():
         folder = RunFolder.open(plan.run)
         server = LogServer(folder, folder.plan())
-        ready = runner.prepare_resume(folder, server, runner.look(server).state, verbs.parsed(overrides))
+        ready = runner.prepare_resume(folder, server, runner.look(server).state, verbs.parsed(overrides), drops)
     else:
         loader, policy = runner.check(plan)
         folder = RunFolder.create(plan)

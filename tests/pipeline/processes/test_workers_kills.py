@@ -23,8 +23,8 @@ pytestmark = [pytest.mark.long, pytest.mark.kill, pytest.mark.timeout(0)]
 
 
 @pytest.fixture
-def undisturbed(scene, tmp_path_factory):
-    made = type(scene)(tmp_path_factory.mktemp("undisturbed"))
+def undisturbed(make_scene, tmp_path_factory):
+    made = make_scene(tmp_path_factory.mktemp("undisturbed"))
     yield made
     made.clean()
 
@@ -100,7 +100,7 @@ def test_scripted_workers_end_with_the_same_weights_whoever_is_killed(scene, und
 
     check(scene, undisturbed)
     assert scene.chain() == undisturbed.chain()
-    assert min(killed.values()) >= ROUNDS // 4 - 1, killed
+    assert min(killed.values()) >= ROUNDS // 8, killed
 
 
 def test_the_torch_engine_ends_with_the_same_bits_whoever_is_killed(scene, undisturbed, model_folder):

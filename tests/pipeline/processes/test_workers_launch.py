@@ -186,6 +186,24 @@ def test_a_later_launcher_adopts_who_lives_and_knows_at_once_who_is_dead(stage):
     }
 
 
+def test_a_long_load_is_not_taken_for_death(stage):
+    crew = Crew(num_generators=1, lease_s=0.03, max_steps=5, generator=SLEEPER, trainer=SLEEPER)
+    launcher = LocalLauncher(stage.log, lambda: "log id", stage.folder, crew)
+    stage.launchers.append(launcher)
+    launcher.reconcile(stage.state)
+    first = {key: lease.refreshed for key, lease in stage.log.leases().by_key.items()}
+
+    time.sleep(0.05)
+    launcher.reconcile(stage.state)
+
+    assert all(lease.refreshed > first[key] for key, lease in stage.log.leases().by_key.items())
+    stage.state.workers |= {"gen-0": Worker(role=Role.GENERATOR), "rank-0": Worker(role=Role.TRAINER)}
+    joined = dict(stage.log.leases().by_key)
+    time.sleep(0.05)
+    launcher.reconcile(stage.state)
+    assert stage.log.leases().by_key == joined  # from now on it speaks for itself
+
+
 def test_a_process_id_that_belongs_to_somebody_else_is_not_touched(stage):
     stage.launcher().reconcile(stage.state)
     file = stage.folder.logs / "gen-0.pid"
