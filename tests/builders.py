@@ -30,6 +30,8 @@ from rollog.events.vocabulary import (
     Start,
     Train,
 )
+from rollog.replay.errors import BrokenInvariant
+from rollog.replay.invariants import Audit
 from rollog.replay.projector import fold_all
 from rollog.replay.state import State
 
@@ -90,6 +92,26 @@ def history(*decisions: Decision, begins: Sequence[Decision] | None = None, inpu
 def folded(*decisions: Decision, begins: Sequence[Decision] | None = None) -> State:
     """The State after a history."""
     return fold_all(history(*decisions, begins=begins))
+
+
+def audited(*decisions: Decision, begins: Sequence[Decision] | None = None, inputs: Iterable[str] = ()) -> Audit:
+    """The audit of a whole history. Raises what it finds."""
+    audit = Audit()
+    for entry in history(*decisions, begins=begins, inputs=inputs):
+        audit.follow(entry)
+    audit.finish()
+    return audit
+
+
+def first_break(
+    *decisions: Decision, begins: Sequence[Decision] | None = None, inputs: Iterable[str] = ()
+) -> tuple[str, int] | None:
+    """The law that a history breaks first, and how many entries from its end (0: the last); None if it breaks none."""
+    try:
+        audited(*decisions, begins=begins, inputs=inputs)
+    except BrokenInvariant as broken:
+        return broken.law, len(history(*decisions, begins=begins)) - broken.offset
+    return None
 
 
 def places(state: State) -> dict[int, str]:
