@@ -45,13 +45,28 @@ from rollog.events.vocabulary import (
     Resume,
     Retry,
     Role,
+    Stall,
     Stop,
     StopReason,
     Train,
 )
 from rollog.pipeline.dropping import leave_step
-from rollog.pipeline.inputs import Answer, BlobGone, Input, LeaseLost, Overdue, StopAsked, TrainerGone, WorkerGone
+from rollog.pipeline.inputs import (
+    Answer,
+    BlobGone,
+    Input,
+    LeaseLost,
+    MemoryShort,
+    Overdue,
+    Stalled,
+    StopAsked,
+    TrainerGone,
+    WorkerGone,
+)
 from rollog.pipeline.policy import Policy
+from rollog.pipeline.scheduling import schedule
+from rollog.pipeline.stalls import in_words, progress
+from rollog.pipeline.waiting import Wait
 from rollog.replay.state import Group, Place, State
 
 Events = tuple[Event, ...]
@@ -89,6 +104,11 @@ def decide(state: State, policy: Policy, event: Input, now: float) -> Events:
         case WorkerGone():
             gone = Leave(worker=event.worker, role=event.role, reason=event.reason)
             return (gone,) if event.worker in state.workers else ()
+        case Stalled():
+            return _stalled(state, policy, event, now)
+        case MemoryShort():
+            text = "the log's server uses more than four fifths of its memory: until it uses less, no batch is admitted"
+            return () if state.finish is not None else (Stall(what="memory", text=text),)
         case StopAsked():
             return _stop(state, event.reason, now + event.within_s)
         case _:
@@ -184,6 +204,18 @@ def _stop(state: State, reason: StopReason, deadline: float) -> Events:
     before = state.stopping
     said = before is not None and (before.reason is StopReason.FAILED or before.deadline <= deadline)
     return () if said or state.finish is not None else (Stop(reason=reason, deadline=deadline),)
+
+
+def _stalled(state: State, policy: Policy, stalled: Stalled, now: float) -> Events:
+    """Say it, and stop the run if it is to be stopped. It has moved meanwhile, or it stops: then it is no stall."""
+    if stalled.progress != progress(state) or state.stopping is not None or state.finish is not None:
+        return ()
+    waits = None if stalled.oldest else schedule(state, policy, now, stalled.pressure)
+    text = in_words(stalled, waits.why if isinstance(waits, Wait) else None)
+    stall = Stall(what="stall", text=_cut(text))
+    if not policy.aborts_stalls:
+        return (stall,)
+    return (stall, Stop(reason=StopReason.FAILED, deadline=now, detail=_cut(f"stalled: {text} (flow.stall_action)")))
 
 
 def _step_done(state: State, result: StepDone) -> Events:
@@ -316,6 +348,13 @@ def fatal(state: State, event: Input) -> str | None:
                 f"step {blob.step} cannot be trained: the blob of prompt {blob.prompt} is unreadable ({blob.error}). "
                 f"Restore the file, then resume."
             )
+        case Stalled(progress=seen, idle_s=idle_s) if seen == progress(state) and state.stopping is not None:
+            if state.stopping.reason is StopReason.FAILED:
+                return (
+                    f"the failed run cannot end: what is recorded is neither trained nor saved since {idle_s:.0f} s. "
+                    f"It failed by this: {state.stopping.detail}. The trainer's log (logs/rank-0.log in the run's "
+                    f"folder) may say more; then resume."
+                )
         case TrainerGone(generation=generation, reason=reason) if generation == state.generation:
             if state.resumes_in_vain >= MAX_RESUMES_IN_VAIN:
                 return (

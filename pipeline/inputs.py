@@ -65,6 +65,35 @@ class BlobGone:
     error: str
 
 
+Progress = tuple[int, int, int]
+"""Groups committed, steps trained, where the trainer stands."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """An attempt in flight. ``worker``: None if nobody has taken it. ``ran_s``: since it was taken, in seconds."""
+
+    prompt: int
+    attempt: int
+    worker: str | None
+    ran_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stalled:
+    """Nothing has moved for ``idle_s`` seconds. ``progress``: what was seen; ``oldest``: what runs longest, if any."""
+
+    progress: Progress
+    idle_s: float
+    oldest: Running | None
+    pressure: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryShort:
+    """The memory of the log's server is above four fifths of its limit, and was not when it was last looked at."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopAsked:
     """A signal asks the run to stop."""
@@ -73,4 +102,4 @@ class StopAsked:
     within_s: float
 
 
-Input = Answer | LeaseLost | Overdue | TrainerGone | WorkerGone | BlobGone | StopAsked
+Input = Answer | LeaseLost | Overdue | TrainerGone | WorkerGone | BlobGone | Stalled | MemoryShort | StopAsked

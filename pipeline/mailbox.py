@@ -13,8 +13,9 @@ from rollog.events.errors import MalformedMessage
 from rollog.events.log import Delivery, Lease, Log
 from rollog.events.messages import Result
 from rollog.events.vocabulary import Role
-from rollog.pipeline.inputs import Answer, Input, LeaseLost, Overdue, StopAsked, TrainerGone, WorkerGone
+from rollog.pipeline.inputs import Answer, Input, LeaseLost, MemoryShort, Overdue, StopAsked, TrainerGone, WorkerGone
 from rollog.pipeline.settings import Flow
+from rollog.pipeline.stalls import Watchdog
 from rollog.replay.state import Place, SavedCheckpoint, State
 
 MAX_BLOCK_S = 1.0
@@ -42,7 +43,7 @@ class Checkpoints(Protocol):
 
 
 class Mailbox:
-    """Where everything from outside arrives. Keeps no state but how far it has read and when it last judged."""
+    """Where everything from outside arrives. Keeps no state but how far it has read, and what it saw last and when."""
 
     def __init__(self, log: Log, launcher: Launcher, checkpoints: Checkpoints, flow: Flow) -> None:
         self._log = log
@@ -51,11 +52,14 @@ class Mailbox:
         self._flow = flow
         self._read_to: str | None = None
         self._judged_at = float("-inf")
+        self._watchdog = Watchdog(flow.stall_timeout_s)
+        self._pressure = False
         self._signals: deque[StopAsked] = deque()
 
     def start_after(self, result_id: str | None) -> None:
         """Read results after this one: the last that the log answered."""
         self._read_to, self._judged_at = result_id, float("-inf")
+        self._watchdog, self._pressure = Watchdog(self._flow.stall_timeout_s), False
 
     def signal(self, stop: StopAsked) -> None:
         """Called from a signal handler: nothing but an append to a deque."""
@@ -94,9 +98,9 @@ class Mailbox:
         return Answer(id=delivery.id, result=message if isinstance(message, Result) else None)
 
     def _judge(self, state: State, now: float) -> Iterator[Input]:
-        """Dead processes at once; leases every third of their length."""
+        """Dead processes at once; everything else every third of a lease's length."""
         gone = list(self._launcher.reconcile(state))
-        if not gone and now - self._judged_at < self._flow.lease_s / 3:
+        if not gone and 0 <= now - self._judged_at < self._flow.lease_s / 3:  # below 0: the clock was set back
             return
         self._judged_at = now
         self._log.put_lease("controller", state.epoch, "controller")
@@ -112,6 +116,11 @@ class Mailbox:
             elif leases.now - lease.began > self._flow.rollout_timeout_s:
                 ran_s = leases.now - lease.began
                 yield Overdue(prompt=group.prompt, attempt=group.attempt, worker=lease.worker, ran_s=ran_s)
+        before, self._pressure = self._pressure, self._log.pressure()
+        if self._pressure and not before:
+            yield MemoryShort()
+        if (stalled := self._watchdog.look(state, leases, self._pressure)) is not None:
+            yield stalled
         rank = leases.by_key.get("rank:0")
         if rank is not None and rank.number == state.generation and state.finish is None:
             if any(worker.role is Role.TRAINER for worker in gone):

@@ -48,6 +48,8 @@ class Policy:
     filters_equal_rewards: bool
     """Whether a finished group whose rewards are all equal is filtered."""
     max_inflight: int
+    aborts_stalls: bool
+    """Whether a stalled run is stopped; else the log says so and it goes on."""
     save_period: int
     """Steps between two periodic checkpoints."""
 
@@ -69,5 +71,6 @@ class Policy:
             requeues=plan.failure.evicted_prompts == "requeue",
             filters_equal_rewards=plan.failure.filter == "equal_rewards",
             max_inflight=plan.flow.max_inflight_prompts,
+            aborts_stalls=plan.flow.stall_action == "abort",
             save_period=plan.checkpoint.every_steps,
         )

@@ -18,7 +18,20 @@ from rich.live import Live
 from rich.text import Text
 
 from rollog.events.log import Entry
-from rollog.events.vocabulary import Checkpoint, Commit, Dispatch, Drop, Note, Resume, Retry, Role, Select, Stop, Train
+from rollog.events.vocabulary import (
+    Checkpoint,
+    Commit,
+    Dispatch,
+    Drop,
+    Note,
+    Resume,
+    Retry,
+    Role,
+    Select,
+    Stall,
+    Stop,
+    Train,
+)
 from rollog.pipeline.waiting import Wait
 from rollog.replay.state import Place, State
 
@@ -131,6 +144,8 @@ class Progress:
                     )
                 case Stop():
                     self._screen.say(stopping_line(event, entry.time, state.count(Place.IN_FLIGHT)))
+                case Stall():
+                    self._screen.say(f"stalled: {event.text}")
                 case Note():
                     self._screen.say(f"note: {event.text}")
                 case _:
