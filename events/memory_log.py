@@ -7,6 +7,7 @@ Rule 3: it is trusted because it passes the Redis log's tests (``tests/events/te
         which script it mirrors.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -20,14 +21,22 @@ from rollog.events.outbox import ControlBook
 from rollog.events.stream_ids import stream_id_key
 
 M = TypeVar("M")
+T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Stored:
-    """An entry as bytes, with the digest before it."""
+    """An entry as bytes, with the digest before it. ``decoded``: what its bytes say, once somebody has asked."""
 
     entry: Entry
     previous: str
+    decoded: Entry | None = None
+
+    def read(self) -> Entry:
+        """The entry out of its bytes; they cannot change here, so they are decoded once."""
+        if self.decoded is None:
+            self.decoded = unseal(self.entry.header, self.entry.payload, self.entry.digest, self.previous)
+        return self.decoded
 
 
 class MemoryServer:
@@ -89,8 +98,7 @@ class MemoryLog:
         if first < 1 or end > len(entries):
             raise MissingEntry(f"entries {first}..{end} were asked for; the log holds 1..{len(entries)}")
         for stored in entries[first - 1 : end]:
-            entry = stored.entry
-            yield unseal(entry.header, entry.payload, entry.digest, stored.previous)
+            yield stored.read()
 
     def open(self, nonce: str) -> Pen:
         """Take the pen (open.lua)."""
@@ -142,8 +150,8 @@ class MemoryLog:
 
     def results(self, after: str | None, block_s: float) -> Sequence[Delivery]:
         """Results after that id, oldest first; never waits."""
-        floor = stream_id_key(after)
-        return [delivery for delivery in self._server.results if stream_id_key(delivery.id) > floor]
+        results = self._server.results
+        return results[_after(results, after, _id_of_delivery) :]
 
     def leases(self) -> Leases:
         """All leases."""
@@ -204,8 +212,8 @@ class MemoryLog:
             pack_message(notice)
             server.control.append((server.next_id(), notice))
         if outbox.results_read is not None:
-            floor = stream_id_key(outbox.results_read)
-            server.results = [delivery for delivery in server.results if stream_id_key(delivery.id) > floor]
+            results = server.results
+            server.results = results[_after(results, outbox.results_read, _id_of_delivery) :]
 
 
 class MemoryDesk:
@@ -274,5 +282,17 @@ class MemoryDesk:
     def _after(self, stream: list[tuple[str, M]], epoch: int, after: str | None) -> Sequence[tuple[str, M]]:
         if epoch != self._server.epoch:
             return []
-        floor = stream_id_key(after)
-        return [(id, message) for id, message in stream if stream_id_key(id) > floor]
+        return stream[_after(stream, after, _id_of_message) :]
+
+
+def _after(stream: Sequence[T], after: str | None, id_of: Callable[[T], tuple[int, int]]) -> int:
+    """Where in a stream, whose ids rise, the part behind that id begins."""
+    return 0 if after is None or not stream else bisect_right(stream, stream_id_key(after), key=id_of)
+
+
+def _id_of_delivery(delivery: Delivery) -> tuple[int, int]:
+    return stream_id_key(delivery.id)
+
+
+def _id_of_message(item: tuple[str, object]) -> tuple[int, int]:
+    return stream_id_key(item[0])
