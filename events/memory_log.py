@@ -33,9 +33,10 @@ class _Stored:
     decoded: Entry | None = None
 
     def read(self) -> Entry:
-        """The entry out of its bytes; they cannot change here, so they are decoded once."""
-        if self.decoded is None:
-            self.decoded = unseal(self.entry.header, self.entry.payload, self.entry.digest, self.previous)
+        """The entry out of its bytes, decoded once for the same bytes."""
+        header, payload = self.entry.header, self.entry.payload
+        if self.decoded is None or self.decoded.header is not header or self.decoded.payload is not payload:
+            self.decoded = unseal(header, payload, self.entry.digest, self.previous)
         return self.decoded
 
 
