@@ -23,6 +23,7 @@ from rollog.events.vocabulary import (
     Evict,
     Filter,
     Finish,
+    FinishReason,
     Fork,
     Open,
     Publish,
@@ -52,7 +53,7 @@ AFTER_FINISH: Final = "nothing decided between Finish and Open"
 ONE_ANSWER: Final = "each result answered once, in order"
 ONE_WRITER: Final = "each entry written by the controller that holds the pen"
 VERSIONS: Final = "each version published when it is made, saved and loaded as it was made"
-DURABLE_END: Final = "no end before everything trained is durable"
+DURABLE_END: Final = "no end without its reason, or before everything trained is durable"
 
 HISTORY_LAWS: Final = (
     GATE, ONCE, STALENESS, LOANS, WHOLE, NO_NEW_WORK, AFTER_FINISH, ONE_ANSWER, ONE_WRITER, VERSIONS, DURABLE_END
@@ -268,6 +269,11 @@ class Audit:
         state, durable = self.state, self.state.newest_checkpoint()
         safe = state.version == 0 or durable == state.version
         self._require(DURABLE_END, safe, f"finished at version {state.version}, and {durable} is durable")
+        asked = event.reason in (FinishReason.STOPPED, FinishReason.FAILED)
+        how = f"finished ({event.reason.value}), and {'nobody' if state.stopping is None else 'somebody'} asked for it"
+        self._require(DURABLE_END, asked == (state.stopping is not None), how)
+        ended = event.reason is not FinishReason.EXHAUSTED or state.exhausted
+        self._require(DURABLE_END, ended, "finished as exhausted, and the data is not at its end")
         idle = state.filling == state.version == state.standing
         self._require(DURABLE_END, idle, f"finished while step {state.standing} is being trained")
         unsettled = tuple(sorted(state.groups))

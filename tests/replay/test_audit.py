@@ -1,5 +1,7 @@
 """Each law of a history goes red on a history that breaks it: fates, answers, writers, checkpoints, the end."""
 
+from dataclasses import replace
+
 import pytest
 
 from builders import (
@@ -175,18 +177,17 @@ def test_checkpoint_zero_is_ordered_by_the_start() -> None:
     "decisions",
     [
         [*whole_step(0), STOP, STOPPED],
-        [
-            *whole_step(0),
-            saved(1),
-            durable(1),
-            *ready(1, weights=1),
-            selected(1),
-            Finish(reason=FinishReason.EXHAUSTED, left=(2, 3)),
-        ],
+        [*whole_step(0), saved(1), durable(1), *ready(1, weights=1), selected(1), STOP, replace(STOPPED, left=(2, 3))],
+        [STOPPED],
+        [replace(STOPPED, reason=FinishReason.FAILED)],
+        [STOP, replace(STOPPED, reason=FinishReason.MAX_STEPS)],
+        [replace(STOPPED, reason=FinishReason.EXHAUSTED)],
     ],
 )
-def test_a_run_ends_only_when_everything_trained_is_durable(decisions: list[Decision]) -> None:
-    assert first_break(*decisions) == ("no end before everything trained is durable", 0)
+def test_a_run_ends_for_its_reason_and_only_when_everything_trained_is_durable(decisions: list[Decision]) -> None:
+    assert first_break(*decisions) == ("no end without its reason, or before everything trained is durable", 0)
+    exhausted = replace(STOPPED, reason=FinishReason.EXHAUSTED)
+    assert first_break(Exhaust(left=0), exhausted) is None
 
 
 def test_the_last_step_lacks_no_group_unless_a_change_of_sampler_left_it_so() -> None:
