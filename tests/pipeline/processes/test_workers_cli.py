@@ -1,5 +1,6 @@
 """The command line: exit codes, refusals that say what to do, and nothing left behind by a refusal."""
 
+import io
 import json
 import shutil
 import signal
@@ -8,8 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 from rollog.events import server
-from rollog.events.vocabulary import Configure, FinishReason, Stop, StopReason
+from rollog.events.vocabulary import Checkpoint, Configure, FinishReason, Stop, StopReason
 from rollog.pipeline.cli import app
+from rollog.pipeline.progress import Progress
+from rollog.pipeline.waiting import Wait, WaitFor
+from rollog.replay.projector import fold
+from rollog.replay.state import Place, State
 
 
 @pytest.fixture
@@ -167,3 +172,46 @@ def test_a_signal_that_wants_the_machine_back_shortens_a_drain(scene):
 
     assert scene.finish() == 75, scene.output
     assert [stop.reason for stop in scene.events(Stop)] == [StopReason.INTERRUPT, StopReason.TERMINATE]
+
+
+def test_progress_in_a_file_is_one_line_a_step_and_what_happened_between(ended):
+    written = io.StringIO()
+    progress = Progress.on(written, max_steps=2)
+    state = State()
+    for entry in ended.entries():
+        fold(state, entry)
+        progress.entry(state, entry)
+
+    lines = written.getvalue().splitlines()
+    assert [line.split("  ")[:2] for line in lines if line.startswith("step")] == [
+        ["step 1/2", "v1"],
+        ["step 2/2", "v2"],
+    ]
+    assert [line for line in lines if line.startswith("checkpoint v2 saved (offset ")]
+    assert len(lines) == 2 + len(ended.events(Checkpoint))
+
+
+def test_progress_on_a_terminal_adds_up(ended):
+    class Recorded:
+        drawn: tuple[str, ...] = ()
+
+        def draw(self, lines):
+            self.drawn = tuple(lines)
+
+        def say(self, line): ...
+
+        def close(self): ...
+
+    screen, state = Recorded(), State()
+    progress = Progress(screen, max_steps=2)
+    for entry in ended.entries():
+        fold(state, entry)
+        progress.entry(state, entry)
+        progress.waiting(state, Wait(why=WaitFor.RESULTS))
+        in_flight = state.count(Place.IN_FLIGHT)
+        assert f"inflight {in_flight} " in screen.drawn[2]
+        assert f"@ {state.offset:,}" in screen.drawn[3]
+
+    assert screen.drawn[0].startswith("step 2/2  v2  reward ")
+    assert "frontier 8 (+0 settled beyond)" in screen.drawn[2]
+    assert "failed 0.0%" in screen.drawn[3]

@@ -1,6 +1,7 @@
 """Whole runs of real processes with scripted engines: nothing is skipped, repeated or decided twice, whoever dies."""
 
 import os
+import shutil
 import signal
 
 import pytest
@@ -197,3 +198,40 @@ def test_a_dead_server_is_started_again_and_the_run_goes_on(scene):
     assert scene.finish() == 0, scene.output
     assert scene.trained() == {step: set(range(4 * step, 4 * step + 4)) for step in range(12)}
     assert len(scene.events(Train)) == 12
+
+
+@pytest.mark.long
+def test_a_trainer_that_hangs_is_replaced_and_ended(scene):
+    scene.settings["flow"]["lease_s"] = 2.0
+    scene.start()
+    scene.wait_for(lambda state: state.version >= 2 and "rank-0" in state.workers)
+    hung = scene.process("rank-0")
+    os.kill(hung.pid, signal.SIGSTOP)
+
+    assert scene.finish() == 0, scene.output
+    assert not hung.alive()
+    (resume,) = scene.events(Resume)
+    assert "lease" in resume.reason
+    assert scene.trained() == {step: set(range(4 * step, 4 * step + 4)) for step in range(12)}
+
+
+def test_a_recorded_selection_that_cannot_be_read_stops_the_run_until_it_is_restored(scene):
+    scene.start()
+    scene.wait_for(lambda state: state.version >= 1 and "rank-0" in state.workers)
+    trainer = scene.process("rank-0")
+    os.kill(trainer.pid, signal.SIGSTOP)
+    (commit,) = [event for event in scene.events(Commit) if event.prompt == 0]
+    blob = scene.run / "blobs" / commit.blob[:2] / commit.blob
+    blob.rename(scene.folder / "kept")
+    shutil.rmtree(scene.run / "checkpoints")  # so that the first step is trained again
+    trainer.kill()
+
+    assert scene.finish() == 1, scene.output
+    assert "step 0 cannot be trained: the blob of prompt 0 is unreadable" in scene.output
+    assert [name for name in ("gen-0", "gen-1", "rank-0") if scene.process(name)] == []
+
+    (scene.folder / "kept").rename(blob)
+    scene.start()
+    assert scene.finish() == 0, scene.output
+    assert scene.trained() == {step: set(range(4 * step, 4 * step + 4)) for step in range(12)}
+    assert not [event for event in scene.events(Retry) if event.kind.value != "lost"]
