@@ -1,7 +1,7 @@
 """Public faults of this kind of software: data lost or repeated by a resume, torn checkpoints, a wrong cursor.
 
 Each docstring names the fault by its number and its report. The scenarios are the reports' own, and what is asserted is
-the right outcome. B07, B08 and B36 wait for the other samplers, the reserve and filters.
+the right outcome.
 """
 
 from dataclasses import replace
@@ -83,6 +83,41 @@ def test_a_step_that_is_restored_in_part_gets_its_own_missing_prompt_and_the_nex
     assert stage.steps[1] == (4, 5, 6, 7)
     assert stage.steps[2] == (8, 9, 10, 11)
     assert stage.steps[3] == (12, 13, 14, 15)
+
+
+@pytest.mark.parametrize("name", ["in_order", "windowed", "ready_first", "weight_fifo"])
+def test_every_sampler_keeps_its_finished_groups_over_a_resume(name: str) -> None:
+    """B07, NVIDIA-NeMo/RL#3480: under two samplers the finished batch that the next step needed was thrown away."""
+    stage = Stage(small_plan(sampler={"name": name}), num_rows=16)
+    ready = [prompt for prompt in stage.at(Place.IN_FLIGHT) if prompt != 3]
+    stage.finish(*ready)
+    kept = stage.at(Place.BUFFER) + stage.at(Place.SELECTED)
+    assert set(kept) >= {0, 1, 2}
+    all_die(stage)
+    resumed(stage)
+
+    assert stage.at(Place.BUFFER) + stage.at(Place.SELECTED) == kept
+    while stage.state.trained < 4:
+        stage.finish(*stage.at(Place.IN_FLIGHT))
+        stage.train()
+    assert [commit.prompt for commit in stage.events(Commit)].count(0) == 1
+
+
+def test_spares_are_trained_although_the_run_is_resumed_without_replacements() -> None:
+    """B08, NVIDIA-NeMo/RL#3665: the reserve was not in the checkpoint, so that each resume lost a batch."""
+    replaces = {"on_dropped_prompt": "replace", "reserve_prompts": 4}
+    stage = Stage(small_plan(failure=replaces), num_rows=16)
+    spares = stage.at(Place.RESERVE)
+    assert len(spares) == 4
+    all_die(stage)
+    stage.resume(small_plan())
+    stage.after(12)
+    stage.train_steps(4)
+    stage.save()
+
+    assert trained(stage) == list(range(16))
+    assert set(spares) <= set(trained(stage))
+    assert stage.state.finish is FinishReason.EXHAUSTED
 
 
 def test_finished_groups_that_are_not_trained_are_trained_next_after_a_resume() -> None:

@@ -32,7 +32,10 @@ from rollog.events.vocabulary import (
     Select,
     Shrink,
 )
-from rollog.replay.state import Place
+from rollog.pipeline.scripted import Script
+from rollog.pipeline.simulate import simulate
+from rollog.replay.projector import fold
+from rollog.replay.state import Place, State
 from stage import Stage, small_plan
 from watched_log import Moment
 
@@ -58,6 +61,24 @@ def test_a_rollout_that_never_returns_costs_its_step_a_deadline_and_never_wedges
     stage.kill_controller()
     stage.resume()
     assert 3 not in stage.state.groups
+
+
+@pytest.mark.parametrize("name", ["ready_first", "weight_fifo"])
+def test_filtering_half_of_all_groups_for_200_steps_does_not_shrink_what_may_be_in_flight(name: str) -> None:
+    """B36, SkyRL PR#1802: filtered groups went on counting as accepted, until nothing could start any more."""
+    sampler = {"name": name, "max_staleness": 1}
+    plan = small_plan(
+        grpo={"prompts_per_step": 2, "max_steps": 200}, sampler=sampler, failure={"filter": "equal_rewards"}
+    )
+    outcome = simulate(plan, 2000, Script(equal_rate=0.5))
+    state, most_in_flight = State(), [0] * 201
+    for entry in outcome.world.server.log().read():
+        fold(state, entry)
+        most_in_flight[state.version] = max(most_in_flight[state.version], state.count(Place.IN_FLIGHT))
+
+    assert state.version == 200
+    assert state.filtered > 300
+    assert max(most_in_flight[-30:]) == max(most_in_flight[:30]) >= 4
 
 
 def test_one_rejected_group_with_nothing_more_to_submit_does_not_leave_a_wait_without_end() -> None:
