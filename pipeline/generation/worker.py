@@ -48,6 +48,8 @@ from rollog.pipeline.run_folder import RunFolder
 from rollog.pipeline.worker_desk import PatientDesk, Reading
 
 IDLE_BLOCK_S: Final = 2.0
+KEPT_WEIGHTS: Final = 64
+"""Versions that are remembered: far more than any order can name."""
 
 
 class BlobStore(Protocol):
@@ -123,6 +125,8 @@ class Generator:
             case NewWeights():
                 self.published.pop(notice.version, None)
                 self.published[notice.version] = notice
+                for version in sorted(self.published)[:-KEPT_WEIGHTS]:
+                    del self.published[version]
             case Ending():
                 self.ending = f"the run ended: {notice.reason}"
             case _:
