@@ -26,12 +26,13 @@ ROUNDS ?= 20
 # Two cores are enough for everything here; more threads per process would only fight for them.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help quickstart test lint types unit test-long kill-test smollm2 clean
+.PHONY: help quickstart test lint types unit test-long kill-test mutate smollm2 clean
 
 help:
 	@grep -E '^#   make' $(MAKEFILE_LIST) | sed 's/^# *//'
 	echo "make test-long     the slow tests: kills of real processes, whole runs"
 	echo "make kill-test ROUNDS=n   n kills instead of the suite's few"
+	echo "make mutate        take out one rule at a time and see the tests go red"
 	echo "make smollm2       a real 135M model on arithmetic tasks"
 	echo "make clean         caches and build products; keeps $(VENV) and runs/"
 
@@ -52,6 +53,10 @@ unit: $(VENV)/.dev
 
 test-long: $(VENV)/.dev
 	@$(PY) -m pytest -m long
+
+# Takes one rule out at a time: the tests must go red for each. MUTATE="words" picks some.
+mutate: $(VENV)/.dev
+	@$(PY) tests/mutate.py $(MUTATE)
 
 kill-test: $(VENV)/.dev
 	@ROLLOG_KILL_ROUNDS=$(ROUNDS) $(PY) -m pytest -m kill --timeout 0

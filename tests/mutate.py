@@ -1,0 +1,221 @@
+"""Take one rule out of the code at a time, and see the tests go red: ``make mutate``.
+
+    python tests/mutate.py [NAME ...]     all, or those whose name contains one of these words
+
+Each mutation is an exact text and what stands in its place. The tree is copied once; a mutation is put in, its tests
+run until the first failure, and it is taken out again. It survives when they all pass: then a rule is written down
+that nothing defends, and the command ends with 1.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+CORE: Final = ("tests/pipeline/test_section9.py", "tests/pipeline/test_section9_samplers.py", "tests/replay",
+               "tests/pipeline/test_scheduling.py", "tests/pipeline/test_decisions.py",
+               "tests/pipeline/test_trainer_generations.py", "tests/pipeline/test_run_end.py",
+               "tests/test_conformance.py", "tests/pipeline/test_public_faults.py",
+               "tests/pipeline/test_simulation.py")  # fmt: skip
+LOG: Final = ("tests/events",)
+WORKERS: Final = ("tests/pipeline/test_workers_trainer.py", "tests/pipeline/test_workers_generator.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """A rule by its name, where it stands, and what takes its place."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...] = CORE
+
+
+MUTATIONS: Final = (
+    # the log
+    Mutation("epoch check of the append script", "events/append.lua",
+             "if meta[1] ~= ARGV[1] or meta[2] ~= ARGV[2] then", "if false then", LOG),
+    Mutation("epoch check of the memory log", "events/memory_log.py",
+             "if (server.nonce, server.epoch) != (self._nonce, self._epoch):", "if False:", LOG),
+    Mutation("previous digest checked at append", "events/append.lua",
+             "if offset ~= head + 1 or ARGV[4] ~= meta[4] then", "if offset ~= head + 1 then", LOG),
+    Mutation("digest checked at read", "events/codec.py",
+             "if digest_of(previous, header, payload) != digest:", "if False:", LOG),
+    Mutation("an order that is leased is not handed out", "events/take.lua",
+             "    if lease then\n", "    if lease and false then\n", LOG),
+    # the fold
+    Mutation("slot order is that of the latest dispatch", "replay/projector.py",
+             "            state.slots += 1\n", "            state.slots += group.slot == 0\n"),
+    Mutation("the last answered result is remembered", "replay/projector.py",
+             "            state.input = entry.input\n", "            pass\n"),
+    Mutation("conservation law", "replay/laws.py",
+             "    if state.handed_out != len(state.groups) + state.settled():", "    if False:"),
+    Mutation("a fate per ordinal", "replay/invariants.py",
+             "        booked = {name: getattr(state, name) for name in SETTLED}", "        booked = counted"),
+    Mutation("only an Open after a Finish clears a Stop", "replay/projector.py",
+             "            if state.finish is not None:\n                _pardon(state)",
+             "            if True:\n                _pardon(state)"),
+    Mutation("only the counter that ran out starts anew", "replay/projector.py",
+             "    elif group is not None and group.last_failure is FailureKind.DATA:\n        group.data_failures = 0",
+             "    elif group is not None and group.last_failure is FailureKind.DATA:\n"
+             "        group.data_failures = group.seed_failures = group.infra_failures = 0"),
+    Mutation("lost attempts are counted under one writer epoch", "replay/projector.py",
+             "                group.lost_attempts = 0\n", "                pass\n"),
+    Mutation("selections are kept back to the oldest checkpoint", "replay/projector.py",
+             "    oldest = min(state.oldest_kept_checkpoint(), state.standing)",
+             "    oldest = min(state.newest_checkpoint() or 0, state.standing)"),
+    Mutation("checkpoints above the one that is loaded are not whole", "replay/projector.py",
+             "            for version in [v for v in state.checkpoints if v > event.version or not event.checkpoint]:",
+             "            for version in []:"),
+    # decisions
+    Mutation("an answer counts only for the order that it echoes", "pipeline/decisions.py",
+             '            if group is None or group.order != result.cause:\n                return (Late(what="group"',
+             '            if group is None:\n                return (Late(what="group"'),
+    Mutation("a step of another generation is late", "pipeline/decisions.py",
+             "    trained = result.generation == state.generation and result.step == state.standing",
+             "    trained = result.step == state.standing"),
+    Mutation("published again when steps trained again reach the version", "pipeline/decisions.py",
+             "    if result.digest and result.step + 1 >= state.version:",
+             "    if result.digest and result.step + 1 > state.version:"),
+    Mutation("a prompt that stops the run backs off", "pipeline/decisions.py",
+             "    return (retry, Stop(reason=StopReason.FAILED,", "    return (Stop(reason=StopReason.FAILED,"),
+    Mutation("the newest checkpoint at or below the version", "pipeline/decisions.py",
+             "if oldest <= checkpoint.version <= state.version]", "if oldest <= checkpoint.version]"),
+    Mutation("a finished spare repays", "pipeline/decisions.py",
+             "    return (commit,) if group.loan is None else (commit, Repay(loan=group.loan, prompt=group.prompt))",
+             "    return (commit,)"),
+    # scheduling
+    Mutation("steps take groups only when v = filling = standing", "pipeline/scheduling.py",
+             "    settled = state.version == state.filling == state.standing",
+             "    settled = state.version == state.filling"),
+    Mutation("an empty last selection closes a step that has its target", "pipeline/scheduling.py",
+             "    if wanted == 0:\n", "    if wanted == 0:\n        return None\n    if wanted < 0:\n"),
+    Mutation("finish only when everything trained is durable", "pipeline/scheduling.py",
+             "    if version > 0 and state.newest_checkpoint() != version:", "    if False:"),
+    Mutation("the checkpoint is ordered before the first selection", "pipeline/scheduling.py",
+             "        if _checkpoint_due(state, policy):\n"
+             "            return (Save(version=state.version, reason=SaveReason.PERIODIC),)\n"
+             "        chosen = _evict(state, policy) or _fill(state, policy, now)\n"
+             "        if chosen is not None:\n            return chosen\n",
+             "        chosen = _evict(state, policy) or _fill(state, policy, now)\n"
+             "        if chosen is not None:\n            return chosen\n"
+             "        if _checkpoint_due(state, policy):\n"
+             "            return (Save(version=state.version, reason=SaveReason.PERIODIC),)\n"),
+    Mutation("the end of the data waits for what backs off", "pipeline/scheduling.py",
+             " and not state.places[Place.IN_FLIGHT] and not state.places[Place.BACKING_OFF]:",
+             " and not state.places[Place.IN_FLIGHT]:"),
+    Mutation("a partial step is completed", "pipeline/admission.py",
+             "    missing = _missing(state, policy)\n", "    missing = 0\n"),
+    Mutation("a batch needs room in the buffer", "pipeline/admission.py",
+             "    if state.num_open() + policy.prompts_per_step > policy.capacity:", "    if False:"),
+    # samplers
+    Mutation("a stamped prompt starts within the window", "pipeline/samplers.py",
+             "        return group.step is None or group.step <= state.version + self.window", "        return True"),
+    Mutation("in_order's gate", "pipeline/samplers.py",
+             "        return state.cursor < state.version + self.window\n",
+             "        return state.cursor <= state.version + self.window\n"),
+    Mutation("what was lost is given back", "pipeline/samplers.py",
+             "        given_back = -(-state.lost // state.rules.prompts_per_step)", "        given_back = 0"),
+    Mutation("weight_fifo takes fewer when no more can come", "pipeline/samplers.py",
+             "        return 1 if ready is not None and ready not in state.ready.unfinished else wanted",
+             "        return wanted"),
+    Mutation("weight_fifo counts what runs", "pipeline/samplers.py",
+             "        if ready is not None and (running is None or ready <= running):",
+             "        if ready is not None:"),
+    Mutation("capacity of the gated samplers", "pipeline/samplers.py",
+             "        return prompts_per_step * (self.window + 1) + prompts_per_step - 1",
+             "        return prompts_per_step * (self.window + 1)"),
+    Mutation("capacity of windowed", "pipeline/samplers.py",
+             "        return 2 * prompts_per_step - 1", "        return prompts_per_step"),
+    # loans
+    Mutation("the furthest later step lends", "replay/ready.py",
+             "        prompt: int = self.by_step.peekitem()[1].peekitem(0)[1]",
+             "        prompt: int = self.by_step.peekitem(0)[1].peekitem(0)[1]"),
+    Mutation("whoever stands in for a debtor owes the debt", "replay/projector.py",
+             "                if loan.spare == event.dropped:",
+             "                if False and loan.spare == event.dropped:"),
+    Mutation("a slot has so many replacements", "pipeline/dropping.py",
+             "group.nth >= policy.failure.max_replacement_attempts", "False"),
+    # a change of settings
+    Mutation("a new sampler counts nothing as lost", "replay/projector.py",
+             "    state.lost, state.stamps_made = 0, False", "    state.stamps_made = False"),
+    Mutation("what a begun step has taken counts", "pipeline/reconfigure.py",
+             "    end = size - taken\n", "    end = size\n"),
+    # what the workers are told
+    Mutation("saves that no checkpoint answered are said again", "pipeline/outbox.py",
+             "        if number >= first_save and number in state.saves and number not in state.checkpoints:",
+             "        if False:"),
+    Mutation("an ended attempt takes its order along", "pipeline/outbox.py",
+             "                ended.append(prompt)\n", "                pass\n"),
+    Mutation("results are read before anybody is judged dead", "pipeline/mailbox.py",
+             "        return inputs + judgements", "        return judgements + inputs",
+             ("tests/pipeline/test_harness_is_checked.py", "tests/pipeline/test_crash_points.py",
+              "tests/pipeline/test_simulation.py")),
+    Mutation("a rank skips the chunks that it has", "pipeline/training/worker.py",
+             "        if chunk.step == self.unreadable_step or (chunk.step, chunk.chunk) < here:",
+             "        if chunk.step == self.unreadable_step:", WORKERS),
+)  # fmt: skip
+
+
+def main(words: list[str]) -> int:
+    """Run the mutations whose name contains one of the words; returns the exit code."""
+    chosen = [m for m in MUTATIONS if not words or any(word in m.name for word in words)]
+    survivors = []
+    with tempfile.TemporaryDirectory() as place:
+        tree = Path(place) / "rollog"
+        shutil.copytree(
+            ROOT, tree, ignore=shutil.ignore_patterns(".git", ".venv", "build", "runs", ".*_cache", "__pycache__")
+        )
+        for tests in {mutation.tests for mutation in chosen}:
+            if _run(tree, tests) != 0:
+                raise SystemExit(f"{' '.join(tests)} fail with every rule in place: mend that first.")
+        for mutation in chosen:
+            red = _is_red(tree, mutation)
+            print(f"{'red     ' if red else 'SURVIVES'}  {mutation.name}  ({mutation.file})", flush=True)
+            if not red:
+                survivors.append(mutation)
+    print(f"{len(chosen)} rules taken out, {len(chosen) - len(survivors)} noticed, {len(survivors)} survive")
+    return 1 if survivors else 0
+
+
+def _is_red(tree: Path, mutation: Mutation) -> bool:
+    path = tree / mutation.file
+    text = path.read_text()
+    if text.count(mutation.old) != 1:
+        raise SystemExit(
+            f"{mutation.name}: its text stands {text.count(mutation.old)} times in {mutation.file}, not once. The code "
+            f"was changed: correct MUTATIONS in tests/mutate.py."
+        )
+    path.write_text(text.replace(mutation.old, mutation.new))
+    try:
+        return _run(tree, mutation.tests) == 1
+    finally:
+        path.write_text(text)
+
+
+def _run(tree: Path, tests: tuple[str, ...]) -> int:
+    """pytest's exit code for these tests of the tree: 0 all pass, 1 some fail."""
+    # The copy stands before the installed package: `rollog` is a namespace, and the first place that has it wins.
+    package = tree / "build" / "mutated"
+    package.mkdir(parents=True, exist_ok=True)
+    link = package / "rollog"
+    if not link.exists():
+        link.symlink_to(tree)
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not long", *tests],
+        cwd=tree,
+        env={**os.environ, "PYTHONPATH": str(package), "PYTHONDONTWRITEBYTECODE": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=False,
+    ).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
