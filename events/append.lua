@@ -16,11 +16,11 @@ for i, kind in ipairs(wanted) do
   if found ~= kind and found ~= 'none' then return {'TYPE', KEYS[i], found} end
 end
 
-local meta = redis.call('HMGET', KEYS[2], 'epoch', 'nonce', 'offset', 'digest')
+local meta = redis.call('HMGET', KEYS[2], 'epoch', 'nonce', 'offset', 'digest', 'archived')
 if not (meta[1] and meta[2] and meta[3] and meta[4]) then return {'GONE', KEYS[2]} end
 if meta[1] ~= ARGV[1] or meta[2] ~= ARGV[2] then return {'FENCED', meta[1]} end
 local head = tonumber(meta[3])
-if head > 0 and redis.call('TYPE', KEYS[1]).ok == 'none' then return {'GONE', KEYS[1]} end
+if head > tonumber(meta[5] or '0') and redis.call('TYPE', KEYS[1]).ok == 'none' then return {'GONE', KEYS[1]} end
 
 local offset = tonumber(ARGV[3])
 if offset == head then

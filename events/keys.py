@@ -25,7 +25,10 @@ class Keys:
 
     @property
     def meta(self) -> str:
-        """Hash: epoch, nonce, offset, digest, log_id, format, ordered, oldest."""
+        """Hash: epoch, nonce, offset, digest, log_id, format, ordered, oldest, archived.
+
+        The entries up to ``archived`` never stood here: they lie in segments.
+        """
         return self._key("meta")
 
     @property

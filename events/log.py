@@ -129,6 +129,21 @@ class Log(Reader, Protocol):
         """Take the pen. Older writers are fenced from here on. The same nonce gets the same epoch."""
         ...
 
+    def plant(self, head: Head, epoch: int, log_id: str) -> None:
+        """Begin a log whose entries up to ``head`` lie in segments; the first pen's epoch is ``epoch`` + 1.
+
+        ``epoch``: at least that of the entry at ``head``. Done twice it is done once. Raises ``Conflict`` when the
+        store holds another log.
+        """
+        ...
+
+    def trim(self, last: int) -> str | None:
+        """Forget the entries up to ``last``, which lie in segments and of which it is said so in the log.
+
+        Returns why the store could not give their room back, if it could not: it is asked again the next time.
+        """
+        ...
+
     def append(self, window: Sequence[tuple[Entry, Outbox]]) -> None:
         """Append the entries as one pipelined window, each atomic and durable, each with its outbox.
 

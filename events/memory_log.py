@@ -15,7 +15,7 @@ from typing import TypeVar
 from rollog.events.codec import digest_of, pack_message, unseal
 from rollog.events.errors import Conflict, Fenced, LostTail, MissingEntry
 from rollog.events.leases import claim_of
-from rollog.events.log import GENESIS, Delivery, Entry, Head, Lease, Leases, Outbox, Pen
+from rollog.events.log import GENESIS, Delivery, Entry, Head, Lease, Leases, Outbox, Pen, Reader
 from rollog.events.messages import Notice, Order, Result, TrainMessage
 from rollog.events.outbox import ControlBook
 from rollog.events.stream_ids import stream_id_key
@@ -41,10 +41,15 @@ class _Stored:
 
 
 class MemoryServer:
-    """What one server holds for one run. ``clock``: seconds; ``under_pressure``: set it to play a full memory."""
+    """What one server holds for one run. ``clock``: seconds; ``under_pressure``: set it to play a full memory.
 
-    def __init__(self, clock: Callable[[], float], log_id: str = "memory") -> None:
+    ``archive``: where entries lie that it no longer holds, or never held.
+    """
+
+    def __init__(self, clock: Callable[[], float], log_id: str = "memory", archive: Reader | None = None) -> None:
         self.clock = clock
+        self.archive = archive
+        self.planted: Head | None = None
         self.log_id = log_id
         self.under_pressure = False
         self.epoch = 0
@@ -61,7 +66,7 @@ class MemoryServer:
     def head(self) -> Head:
         """Offset and digest of the last entry."""
         if not self.entries:
-            return Head(offset=0, digest=GENESIS)
+            return self.planted or Head(offset=0, digest=GENESIS)
         last = self.entries[-1].entry
         return Head(offset=last.offset, digest=last.digest)
 
@@ -94,12 +99,34 @@ class MemoryLog:
 
     def read(self, first: int = 1, last: int | None = None) -> Iterator[Entry]:
         """The entries ``first``..``last``, decoded from their bytes."""
-        entries = self._server.entries
-        end = len(entries) if last is None else last
-        if first < 1 or end > len(entries):
-            raise MissingEntry(f"entries {first}..{end} were asked for; the log holds 1..{len(entries)}")
-        for stored in entries[first - 1 : end]:
+        server, head = self._server, self._server.head.offset
+        end = head if last is None else last
+        if first < 1 or end > head:
+            raise MissingEntry(f"entries {first}..{end} were asked for; the log holds 1..{head}")
+        before = head - len(server.entries)
+        if first <= min(before, end):
+            if server.archive is None:
+                raise MissingEntry(f"entry {first} is neither in the memory nor in a segment")
+            yield from server.archive.read(first, min(before, end))
+        for stored in server.entries[max(0, first - 1 - before) : max(0, end - before)]:
             yield stored.read()
+
+    def plant(self, head: Head, epoch: int, log_id: str) -> None:
+        """Begin a log whose entries up to ``head`` lie elsewhere (plant.lua)."""
+        server = self._server
+        if server.planted is None and server.nonce is None:
+            server.planted, server.epoch, server.log_id = head, epoch, log_id
+        elif (server.planted, server.log_id) != (head, log_id):
+            raise Conflict(f"the server holds another log under this run's name, {server.log_id}: choose another name")
+
+    def trim(self, last: int) -> str | None:
+        """Forget the entries up to ``last`` (trim.lua)."""
+        self._fence()
+        server, head = self._server, self._server.head.offset
+        if last >= head:
+            raise ValueError(f"entry {last} cannot go: the log ends with {head}")
+        del server.entries[: max(0, last - (head - len(server.entries)))]
+        return None
 
     def open(self, nonce: str) -> Pen:
         """Take the pen (open.lua)."""
@@ -121,8 +148,9 @@ class MemoryLog:
             if entry.epoch != self._epoch:
                 raise ValueError(f"entry {entry.offset} is of epoch {entry.epoch}; this writer holds {self._epoch}")
             head = server.head
-            if 1 <= entry.offset <= head.offset:
-                there = server.entries[entry.offset - 1].entry.digest
+            before = head.offset - len(server.entries)
+            if before < entry.offset <= head.offset:
+                there = server.entries[entry.offset - 1 - before].entry.digest
                 if there == entry.digest:
                     continue
                 raise Conflict(f"entry {entry.offset} has the digest {there} in the log and {entry.digest} here")

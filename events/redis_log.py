@@ -7,6 +7,7 @@ Rule 1: the script answers one of
             FENCED     another controller holds the pen: stop
             CONFLICT   two histories: stop
             GONE       the log or its meta was deleted: stop
+            USED       another log has this run's name: stop
             TYPE       a key holds something else: stop
 Rule 2: no answer means that nothing is known. The identical bytes are sent again until there is an answer or the
         deadline passes; reading the tail would not be enough, the first try can still land.
@@ -33,6 +34,7 @@ from rollog.events.log import GENESIS, Delivery, Entry, Head, Leases, Outbox, Pe
 from rollog.events.mark import Mark, MarkFile, check_mark
 from rollog.events.outbox import ControlBook, append_arguments, hand_over_arguments
 from rollog.events.redis_reader import RedisReader, stream_messages
+from rollog.events.rewriting import rewrite
 from rollog.events.server_settings import server_info
 from rollog.events.vocabulary import Checkpoint
 
@@ -46,6 +48,8 @@ _APPEND: Final = Script.packaged("append")
 _OPEN: Final = Script.packaged("open")
 _HAND_OVER: Final = Script.packaged("hand_over")
 _LEASE: Final = Script.packaged("lease")
+_PLANT: Final = Script.packaged("plant")
+_TRIM: Final = Script.packaged("trim")
 
 
 class RedisLog(RedisReader):
@@ -94,6 +98,26 @@ class RedisLog(RedisReader):
         self._check_end()
         self._keep_mark()  # a log that was sealed at its end is not at its end any more
         return self._pen
+
+    def plant(self, head: Head, epoch: int, log_id: str) -> None:
+        """Begin a log whose entries up to ``head`` lie in segments; the first pen's epoch is ``epoch`` + 1."""
+        try:
+            arguments: list[Argument] = [log_id, FORMAT, epoch, head.offset, head.digest]
+            reply = self._insist(lambda: self._connection.run(_PLANT, [self.keys.log, self.keys.meta], arguments))
+        except ServerSaid as said:
+            raise ServerRefused(f"the server refused: {said}. {_remedy(said)}") from said
+        if reply[0] != b"OK":
+            self._refuse(reply[0].decode(), reply)
+        if self._mark is not None:
+            self._mark.keep(Mark(log_id=log_id, offset=head.offset, digest=head.digest, epoch=epoch))
+
+    def trim(self, last: int) -> str | None:
+        """Forget the entries up to ``last`` and let the server shorten its file; returns why it could not, if so."""
+        pen = self._held()
+        if last >= self._head.offset:
+            raise ValueError(f"entry {last} cannot go: the log ends with {self._head.offset}")
+        self._answer(_TRIM, [self.keys.log, self.keys.meta], [pen.epoch, self._nonce, last + 1])
+        return rewrite(self._connection)
 
     def append(self, window: Sequence[tuple[Entry, Outbox]]) -> None:
         """Append the window in one round trip; asked again with identical bytes until every entry is answered."""
@@ -244,6 +268,8 @@ class RedisLog(RedisReader):
                     f"the key {about} of this run is gone: somebody deleted it or emptied the server. "
                     "Restore the server's data, or start a new run from an archive"
                 )
+            case "USED":
+                raise Conflict(f"the server holds another log under this run's name, {about}: choose another name")
             case "TYPE":
                 raise Conflict(f"a key of this run holds something else ({about}): another program writes there")
             case "FORMAT":

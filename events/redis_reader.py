@@ -55,15 +55,14 @@ class RedisReader:
         end = head.offset if last is None else last
         if first < 1 or end > head.offset:
             raise MissingEntry(f"entries {first}..{end} were asked for; the log holds 1..{head.offset}")
-        if first > end:
-            return
-        start = self._first_in_stream(head)
-        if first < start:
-            yield from self._read_archive(first, min(end, start - 1), start)
-            first = start
-        previous = self._digest_before(first, start)
+        previous = self._digest_before(first) if first <= end else ""
         while first <= end:
-            for offset, fields in self._page(first, end):
+            page = self._page(first, end)
+            begins = page[0][0] if page else end + 1
+            for entry in self._archived(first, begins - 1) if begins > first else ():
+                yield entry
+                previous, first = entry.digest, entry.offset + 1
+            for offset, fields in page:
                 if offset != first:
                     raise MissingEntry(f"entry {first} is missing: the stream goes on with {offset}")
                 entry = open_fields(fields, previous)
@@ -101,32 +100,25 @@ class RedisReader:
     def _insist(self, ask: Callable[[], T]) -> T:
         return self._patience().insist(ask, self._revive)
 
-    def _first_in_stream(self, head: Head) -> int:
-        found = self._insist(lambda: self._connection.call("XRANGE", self.keys.log, "-", "+", "COUNT", 1))
-        return _message(found[0])[0] if found else head.offset + 1
-
-    def _read_archive(self, first: int, last: int, start: int) -> Iterator[Entry]:
+    def _archived(self, first: int, last: int) -> Iterator[Entry]:
+        """What the stream does not hold, or holds no more: it may be cut while somebody reads."""
         if self._archive is None:
-            raise MissingEntry(f"entry {first} is neither in the stream, which begins at {start}, nor in a segment")
+            raise MissingEntry(f"entry {first} is neither in the stream nor in a segment")
         yield from self._archive.read(first, last)
 
-    def _digest_before(self, first: int, start: int) -> str:
+    def _digest_before(self, first: int) -> str:
         if first == 1:
             return GENESIS
-        if first > start:
-            digest = self.digest_at(first - 1)
-            if digest is None:
-                raise MissingEntry(f"entry {first - 1} is missing in the stream")
-            return digest
-        (before,) = self._read_archive(first - 1, first - 1, start)
-        return before.digest
+        digest = self.digest_at(first - 1)
+        if digest is None:
+            (before,) = self._archived(first - 1, first - 1)
+            digest = before.digest
+        return digest
 
     def _page(self, first: int, last: int) -> list[tuple[int, dict[bytes, bytes]]]:
         found = self._insist(lambda: self._connection.call(
             "XRANGE", self.keys.log, entry_id(first), entry_id(last), "COUNT", ENTRIES_PER_READ
         ))  # fmt: skip
-        if not found and first < last:
-            raise MissingEntry(f"entry {first} is missing in the stream")
         return [_message(message) for message in found]
 
 

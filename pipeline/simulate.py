@@ -51,6 +51,7 @@ class FaultyLog:
         self._log: Log = world.server.log()
         self.head, self.read, self.pressure = self._log.head, self._log.read, self._log.pressure
         self.leases, self.close, self.end_leases = self._log.leases, self._log.close, self._log.end_leases
+        self.plant, self.trim = self._log.plant, self._log.trim
 
     def open(self, nonce: str) -> Pen:
         """Take the pen."""

@@ -19,6 +19,7 @@ import pytest
 
 from rollog.events.codec import seal
 from rollog.events.connection import Address
+from rollog.events.file_log import GrowingLog
 from rollog.events.log import Desk, Entry, Head, Log, Outbox, Pen
 from rollog.events.memory_log import MemoryServer
 from rollog.events.messages import Order
@@ -56,33 +57,40 @@ def debian_server() -> Iterator[EmbeddedServer]:
 
 @dataclass
 class Store:
-    """A fresh log, as many connections to it as a test wants, and what a person with a client could see."""
+    """A fresh log, as many connections to it as a test wants, and what a person with a client could see.
+
+    ``segments``: where its logs look for entries that they do not hold.
+    """
 
     kind: str
     log: Callable[[], Log]
     desk: Callable[[], Desk]
+    segments: Path
     run: str = ""
 
 
 @pytest.fixture(params=["memory", "valkey", "redis"])
-def store(request: pytest.FixtureRequest) -> Iterator[Store]:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     """The same tests for both stores."""
     opened: list[RedisLog | RedisDesk] = []
+    segments = tmp_path / "segments"
+    segments.mkdir()
 
     def kept(connection: T) -> T:
         opened.append(connection)
         return connection
 
     if request.param == "memory":
-        memory = MemoryServer(clock=lambda: 1_000.0)
-        yield Store("memory", memory.log, memory.desk)
+        memory = MemoryServer(clock=lambda: 1_000.0, archive=GrowingLog(segments))
+        yield Store("memory", memory.log, memory.desk, segments)
     else:
         running: EmbeddedServer = request.getfixturevalue("server" if request.param == "valkey" else "debian_server")
         run = f"contract-{next(RUNS)}"
         yield Store(
             request.param,
-            lambda: kept(RedisLog(running.address(), run)),
+            lambda: kept(RedisLog(running.address(), run, archive=GrowingLog(segments))),
             lambda: kept(RedisDesk(running.address("worker"), run)),
+            segments,
             run,
         )
     for connection in opened:
