@@ -25,7 +25,7 @@ from rollog.events.messages import (
     WorkerJoined,
 )
 from rollog.events.vocabulary import FailureKind, Role
-from rollog.pipeline.scripted import digest
+from rollog.pipeline.simulation.world import digest
 from rollog.replay.state import SavedCheckpoint, State
 
 FIRST_MODEL = digest("the model that the run began with")

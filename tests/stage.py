@@ -27,8 +27,8 @@ from rollog.pipeline.mailbox import Mailbox
 from rollog.pipeline.policy import Policy
 from rollog.pipeline.reconfigure import configure
 from rollog.pipeline.scheduling import schedule
-from rollog.pipeline.scripted import START_S
-from rollog.pipeline.simulate import NumberedRows
+from rollog.pipeline.simulation.around import NumberedRows
+from rollog.pipeline.simulation.world import START_S
 from rollog.pipeline.waiting import Wait, WaitFor
 from rollog.replay.invariants import Audit
 from rollog.replay.projector import fold_all

@@ -36,7 +36,7 @@ from rollog.events.vocabulary import (
 from rollog.pipeline.decisions import decide
 from rollog.pipeline.errors import RunFailed
 from rollog.pipeline.inputs import Answer, BlobGone, StopAsked, WorkerGone
-from rollog.pipeline.scripted import digest
+from rollog.pipeline.simulation.world import digest
 from rollog.replay.state import Place
 from stage import Stage, small_plan
 

@@ -32,8 +32,8 @@ from rollog.events.vocabulary import (
     Select,
     Shrink,
 )
-from rollog.pipeline.scripted import Script
 from rollog.pipeline.simulate import simulate
+from rollog.pipeline.simulation.world import Script
 from rollog.replay.projector import fold
 from rollog.replay.state import Place, State
 from stage import Stage, small_plan

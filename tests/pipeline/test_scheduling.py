@@ -17,8 +17,8 @@ from rollog.events.vocabulary import (
     StopReason,
 )
 from rollog.pipeline.samplers import select
-from rollog.pipeline.scripted import Script
 from rollog.pipeline.simulate import simulate
+from rollog.pipeline.simulation.world import Script
 from rollog.pipeline.waiting import Wait, WaitFor
 from rollog.replay.state import Place
 from stage import Stage, small_plan

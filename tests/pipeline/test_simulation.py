@@ -10,8 +10,8 @@ import pytest
 
 from rollog.events.vocabulary import FinishReason
 from rollog.pipeline.config import Plan
-from rollog.pipeline.scripted import Script
 from rollog.pipeline.simulate import Outcome, simulate
+from rollog.pipeline.simulation.world import Script
 
 
 def make_plan(**sections: Any) -> Plan:

@@ -1,0 +1,143 @@
+"""A scripted generator: answers after a while, fails, hangs, or dies."""
+
+from rollog.events.messages import (
+    Ending,
+    GroupCancelled,
+    GroupDone,
+    GroupFailed,
+    NewWeights,
+    Order,
+    Result,
+    WeightsLoaded,
+    WorkerJoined,
+)
+from rollog.events.vocabulary import FailureKind, Role
+from rollog.pipeline.environments.filters import rule_of
+from rollog.pipeline.inputs import WorkerGone
+from rollog.pipeline.simulation.world import World, digest, unit
+
+
+class Generator:
+    """Answers orders after a while. Its blobs depend on the prompt, on its data failures, and on the weights."""
+
+    def __init__(self, world: World, name: str, incarnation: int) -> None:
+        self.world, self.name, self.incarnation = world, name, incarnation
+        self.desk = world.server.desk()
+        self.alive = True
+        self.epoch = 0
+        self.read_to: str | None = None
+        self.weights: dict[int, str] = {}
+        self.version = -1
+        self.running: dict[int, Order] = {}
+        self.born: dict[int, int] = {}
+        self.pinned = world.plan.determinism == "pinned"
+        self.judges = rule_of(world.plan.failure.filter) is not None
+        self.report(WorkerJoined(worker=name, role=Role.GENERATOR, machine={}))
+        world.at(0.0, self.beat)
+
+    def beat(self) -> None:
+        """Twice a second: refresh leases, load weights, take orders; or die."""
+        if not self.alive:
+            return
+        world = self.world
+        if world.strikes(world.script.generator_deaths_per_s / 2):
+            self.die("killed")
+            return
+        claims = [(f"worker:{self.name}", self.incarnation)]
+        claims += [(f"p:{prompt}", order.attempt) for prompt, order in self.running.items()]
+        for key in self.desk.refresh(self.name, claims):
+            if key.startswith("worker:"):
+                self.alive = False
+                return
+            self.running.pop(int(key[2:]), None)
+        self._read_control()
+        self._take()
+        world.at(0.5, self.beat)
+
+    def _read_control(self) -> None:
+        epoch = self.desk.epoch()
+        if epoch != self.epoch:
+            self.epoch, self.read_to = epoch, None
+        for id, notice in self.desk.control(epoch, self.read_to, 0.0):
+            self.read_to = id
+            match notice:
+                case NewWeights(version=version, digest=name, oldest_useful=oldest):
+                    self.weights[version] = name
+                    self._cancel(oldest)
+                    if not self.pinned and version >= self.version:
+                        self.version = version
+                        self.report(WeightsLoaded(worker=self.name, version=version, digest=name))
+                case Ending():
+                    self.alive = False
+                case _:
+                    pass
+
+    def _cancel(self, oldest_useful: int) -> None:
+        for prompt in [prompt for prompt in self.running if self.born[prompt] < oldest_useful]:
+            order = self.running.pop(prompt)
+            cancelled = GroupCancelled(
+                prompt=prompt, attempt=order.attempt, cause=order.cause, born=self.born[prompt], worker=self.name
+            )
+            self.report(cancelled, f"p:{prompt}")
+
+    def _take(self) -> None:
+        room = 1 if self.pinned else self.world.script.orders_per_generator
+        newest = max(self.weights, default=-1)
+        while self.alive and len(self.running) < room:
+            order = self.desk.take(self.name, self.epoch, newest)
+            if order is None:
+                return
+            script, rng = self.world.script, self.world.rng
+            self.running[order.prompt] = order
+            key = (order.prompt, order.attempt)
+            self.world.started[key] = self.world.started.get(key, 0) + 1
+            born = self.born[order.prompt] = order.weights if self.pinned else self.version
+            if self.world.strikes(script.hang_rate):
+                continue
+            wait_s = script.slow_s if self.world.strikes(script.slow_rate) else rng.uniform(*script.group_s)
+            self.world.at(wait_s, lambda order=order, born=born: self._finish(order, born))  # type: ignore[misc]
+
+    def _finish(self, order: Order, born: int) -> None:
+        if not self.alive or self.running.get(order.prompt) != order:
+            return
+        script, lease = self.world.script, f"p:{order.prompt}"
+        if self.world.strikes(script.infra_rate):
+            self._fail(order, FailureKind.INFRA, "played time-out")
+        elif unit(script.seed, "data", order.prompt, order.data_failures) < script.data_rate:
+            self._fail(order, FailureKind.DATA, "played error of the reward function")
+        else:
+            done = born if self.pinned else self.version
+            rollouts = self.world.plan.grpo.rollouts_per_prompt
+            made = GroupDone(
+                prompt=order.prompt,
+                attempt=order.attempt,
+                cause=order.cause,
+                blob=digest("blob", order.prompt, order.data_failures, self.weights[born]),
+                born=born,
+                done=done,
+                rollouts=rollouts,
+                rows=rollouts,
+                tokens=rollouts * 3,
+                reward_mean=unit(script.seed, "reward", order.prompt),
+                reward_std=0.0 if unit(script.seed, "equal", order.prompt) < script.equal_rate else 0.5,
+                worker=self.name,
+                refused=self.judges and unit(script.seed, "refused", order.prompt) < script.refused_rate,
+            )
+            self.world.reported[order.prompt] = self.world.reported.get(order.prompt, 0) + 1
+            self.report(made, lease)
+        self.running.pop(order.prompt, None)
+
+    def _fail(self, order: Order, kind: FailureKind, error: str) -> None:
+        failed = GroupFailed(
+            prompt=order.prompt, attempt=order.attempt, cause=order.cause, kind=kind, error=error, worker=self.name
+        )
+        self.report(failed, f"p:{order.prompt}")
+
+    def report(self, result: Result, lease: str | None = None) -> None:
+        """Into the results stream."""
+        self.desk.report(result, lease)
+
+    def die(self, reason: str) -> None:
+        """Without a word; the launcher sees the dead process."""
+        self.alive = False
+        self.world.dead.append(WorkerGone(worker=self.name, role=Role.GENERATOR, reason=reason))
