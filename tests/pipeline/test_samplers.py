@@ -12,8 +12,8 @@ from adapters.ledger import Ledger
 from rollog.events.vocabulary import Admit, Drop, Evict, EvictReason, FailureKind, Filter, FilterReason, Select
 from rollog.pipeline.samplers import Sampler, make_sampler, select
 from rollog.pipeline.scheduling import schedule
+from rollog.pipeline.scripted import Script
 from rollog.pipeline.simulate import simulate
-from rollog.pipeline.simulation.world import Script
 from rollog.pipeline.waiting import WaitFor
 from stage import Stage, small_plan
 
@@ -189,6 +189,13 @@ def test_weight_fifo_waits_for_its_minimum_only_while_more_of_these_weights_can_
     decision = schedule(waits.state, waits.policy, 0.0)
     assert not (isinstance(decision, tuple) and isinstance(decision[0], Select))
     assert schedule(takes.state, takes.policy, 0.0) == (Select(step=1, chunk=0, prompts=(0,), last=False),)
+
+
+def test_at_the_end_of_the_data_weight_fifo_takes_all_weights_of_the_window_oldest_first() -> None:
+    buffer = Buffer("weight_fifo", 1, version=2, slots=[done(2), done(1), done(0), done(2)])
+
+    assert list(buffer.sampler.eligible(buffer.state)) == [1]
+    assert list(buffer.sampler.rest(buffer.state)) == [1, 0, 3]
 
 
 def test_fewer_than_the_minimum_take_nothing_and_the_maximum_is_not_waited_for() -> None:
