@@ -12,10 +12,12 @@ from typing import Annotated, Final
 import typer
 
 from rollog.pipeline import runner, verbs
-from rollog.pipeline.config import load_plan
+from rollog.pipeline.config import Plan, load_plan
 from rollog.pipeline.errors import PipelineError
 from rollog.pipeline.foreground import DRAIN_S, foreground
 from rollog.pipeline.log_server import LogServer, check_server
+from rollog.pipeline.plan_warnings import warnings
+from rollog.pipeline.policy import Policy
 from rollog.pipeline.run_folder import RunFolder
 from rollog.replay import cli as reading
 from rollog.replay.exit_codes import mendable
@@ -38,6 +40,7 @@ def train(config: Path, overrides: Overrides = None, dry_run: DryRun = False) ->
     """Train in the foreground: make runs/NAME and drive it to its end."""
     plan = load_plan(config, overrides or [])
     loader, policy = runner.check(plan)
+    _warn(plan, policy)
     if dry_run:
         print(verbs.resolved(plan, loader.num_rows))
         return
@@ -58,6 +61,7 @@ def resume(run: str, overrides: Overrides = None, drop: Drops = None, dry_run: D
         found = runner.look(server)
         ready = runner.prepare_resume(folder, server, found.state, verbs.parsed(overrides or []), drop or [])
         print(verbs.what_resume_does(found, ready), file=sys.stderr)
+        _warn(ready.plan, ready.policy)
         goes_on = not dry_run and not verbs.complete(found.state, ready)
     finally:
         if not goes_on:
@@ -80,6 +84,11 @@ def ps() -> None:
     """The runs under runs/ that have a controller now."""
     for line in verbs.running():
         print(line)
+
+
+def _warn(plan: Plan, policy: Policy) -> None:
+    for warning in warnings(plan, policy.max_steps):
+        print(f"warning: {warning}", file=sys.stderr)
 
 
 def main() -> None:

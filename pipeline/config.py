@@ -4,7 +4,7 @@
 
 Rule 1: a plan that exists is right: ranges and contradictions are refused when it is made.
 Rule 2: functions of the run receive the section they need, never the whole plan.
-Rule 3: what was derived is not recorded; it follows from the settings (``plan_checks``) at any time.
+Rule 3: what was derived is not recorded; it follows from the settings (``plan_bounds``) at any time.
 Rule 4: a password never enters the recorded settings.
 """
 
@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from rollog.pipeline import plan_checks, plan_file
+from rollog.pipeline import plan_bounds, plan_checks, plan_file
 from rollog.pipeline.errors import PlanError
 from rollog.pipeline.settings import (
     CheckpointSettings,
@@ -31,6 +31,7 @@ from rollog.pipeline.settings import (
     Grpo,
     LogSettings,
     Model,
+    Named,
     Optimizer,
     Sampler,
     Section,
@@ -60,7 +61,7 @@ class Plan(Section):
     """Fixes the order of the rows and the sampling of every answer."""
     model: Model
     data: Data
-    reward: Annotated[str, Field(pattern=r"^[^:]+:[^:]+$")] = "rollog.pipeline.environments.rewards:exact"
+    reward: Named = "rollog.pipeline.environments.rewards:exact"
     """``module:function`` or ``file.py:function`` (relative to the settings file) with the signature
     ``(prompt, completion, answer, **row) -> float``."""
     grpo: Grpo = Grpo()
@@ -102,24 +103,27 @@ class Plan(Section):
         settings["log"]["redis"] = without_password(self.log.redis)
         return settings
 
-    def derived(self, num_rows: int) -> plan_checks.Derived:
-        """The bounds that follow for a data set of ``num_rows`` rows. PlanError when it cannot fill one step."""
-        return plan_checks.derive(self, num_rows)
+    def derived(self, num_rows: int, slate: tuple[int, int] = (0, 0)) -> plan_bounds.Derived:
+        """The bounds that follow for a data set of ``num_rows`` rows. PlanError when it cannot fill one step.
+
+        ``slate``: step and ordinal from which batches are counted.
+        """
+        return plan_bounds.derive(self, num_rows, slate)
 
     @property
     def max_buffered_groups(self) -> int:
         """``flow.max_buffered_groups``, derived when null."""
-        return plan_checks.buffer_capacity(self)
+        return plan_bounds.buffer_capacity(self)
 
     @property
     def min_groups_for_streaming(self) -> int:
         """``flow.min_groups_for_streaming``, derived when null."""
-        return plan_checks.streaming_minimum(self)
+        return plan_bounds.streaming_minimum(self)
 
     @property
     def step_floor(self) -> int:
         """Fewest groups that a step may train."""
-        return plan_checks.step_floor(self)
+        return plan_bounds.step_floor(self)
 
 
 def load_plan(path: str | Path, overrides: Sequence[str] = ()) -> Plan:
@@ -128,10 +132,24 @@ def load_plan(path: str | Path, overrides: Sequence[str] = ()) -> Plan:
     PlanError says which setting is wrong, by its dotted path, and what to do.
     """
     settings = plan_file.read(Path(path), overrides)
-    reward = settings.get("reward")
-    if isinstance(reward, str):
-        settings["reward"] = plan_file.anchored_reward(reward, Path(path))
-    return Plan.from_settings(settings, origin=str(path))
+    return Plan.from_settings(plan_file.anchored(settings, Path(path).resolve().parent), origin=str(path))
+
+
+def resumed_plan(recorded: Mapping[str, Any], overrides: Mapping[str, Any]) -> Plan:
+    """The plan to go on with: ``recorded`` settings with a resume's ``overrides`` (dotted paths) on top.
+
+    Another sampler begins with its own defaults: what the old one was told means nothing to it. Files are relative to
+    the working directory. PlanError says what is wrong.
+    """
+    wanted = {
+        path: plan_file.anchored_name(value, Path()) if path in plan_file.NAMES_CODE else value
+        for path, value in overrides.items()
+    }
+    before, sampler = dict(recorded), dict(recorded.get("sampler") or {})
+    for name in ("name", "target"):
+        if wanted.get(f"sampler.{name}", sampler.get(name)) != sampler.get(name):
+            before["sampler"] = {"name": sampler.get("name")}
+    return Plan.from_settings(apply_changes(before, wanted), origin="resumed settings")
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
@@ -211,6 +229,9 @@ def _explain(error: ValidationError) -> Iterator[str]:
         match found["type"]:
             case "extra_forbidden":
                 yield f"{path}: unknown setting.{_suggestion(path)}"
+            case "unknown_names":
+                for name in found["ctx"]["names"]:
+                    yield f"{path}.{name}: unknown setting.{_suggestion(f'{path}.{name}')}"
             case "missing":
                 yield f"{path}: missing. Set it in the file, or give {path}=... on the command line."
             case "value_error":

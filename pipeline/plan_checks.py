@@ -1,26 +1,17 @@
-"""Every bound of a plan, derived in one place, and every pair of settings that cannot go together.
+"""Every pair of settings that cannot go together, refused before anything is made.
 
-    N = grpo.prompts_per_step      K = sampler.lookahead      M = rows of the data set
-
-bound                 value                  because
-buffer capacity       N(K+1)                 in_order keeps up to K+1 admitted batches (steps v .. v+K); with less, step
-                                             v + K could never be admitted and the run would wait for itself
-streaming minimum     N                      whole-step: the first chunk waits for every group of the step
-floor                 ceil(N x f)            f = failure.min_step_fraction, as an IEEE double product: N = 100, f = 0.55
-                                             gives 56, since 100 x 0.55 is a little more than 55
-steps                 epochs x M // N        whole steps in the data; grpo.max_steps may only ask for fewer
-left                  epochs x M mod N       the last prompts, which fill no step and are never handed out
-
-With in_order a trained group is at most K versions old, because step s is admitted when v >= s - K.
+Rule 1: what could not do what it was set for is refused when it would hang, stop or mislead the run, and warned about
+        when the run is sound without it (``plan_warnings``).
+Rule 2: a message names both settings with their values, says why, and what to write instead.
+Rule 3: nothing of the user's is imported here: a plan is also made by those who only look at a run. What a custom
+        sampler needs is asked when the run starts (``plan_bounds.derive``).
 """
 
-import math
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from rollog.pipeline.errors import PlanError
-from rollog.pipeline.samplers import make_sampler
+from rollog.pipeline.plan_bounds import check_capacity, streaming_minimum
 
 if TYPE_CHECKING:
     from rollog.pipeline.config import Plan
@@ -29,7 +20,6 @@ BITWISE_ENGINES: Final = frozenset({"torch"})
 """Engines and trainers that give the same bits for the same rows: what ``determinism: pinned`` may be built on."""
 
 LATER: Final[Mapping[str, tuple[frozenset[Any], str]]] = {
-    "sampler.name": (frozenset({"custom"}), "in_order"),
     "generation.engine": (frozenset({"vllm"}), "torch"),
     "training.engine": (frozenset({"megatron"}), "torch"),
     "compaction.enabled": (frozenset({True}), "false"),
@@ -54,98 +44,25 @@ def refuse_later(settings: Mapping[str, Any], origin: str) -> None:
             raise PlanError(f"{origin}: {path}={shown} comes with a later release of rollog. Use {instead} here.")
 
 
-@dataclass(frozen=True, slots=True)
-class Derived:
-    """What follows from a plan and the number of rows of its data set."""
-
-    num_rows: int
-    num_prompts: int
-    """Ordinals that exist: epochs x M."""
-    max_steps: int
-    """Optimizer steps until the run ends by itself."""
-    left: int
-    """Prompts at the end of the data that are never handed out."""
-    needed_buffer_capacity: int
-    max_buffered_groups: int
-    min_groups_for_streaming: int
-    step_floor: int
-
-    def lines(self) -> tuple[str, ...]:
-        """For ``--dry-run``: one line a bound."""
-        return (
-            f"prompts                        {self.num_prompts:,} = rows {self.num_rows:,} x epochs",
-            f"grpo.max_steps                 {self.max_steps:,} (prompts // prompts_per_step, or fewer if asked)",
-            f"never handed out               {self.left:,} at the end of the data (prompts mod prompts_per_step)",
-            f"flow.max_buffered_groups       {self.max_buffered_groups:,} (in_order needs "
-            f"{self.needed_buffer_capacity:,} = prompts_per_step x (lookahead + 1))",
-            f"flow.min_groups_for_streaming  {self.min_groups_for_streaming:,} (null: the whole step)",
-            f"smallest step                  {self.step_floor:,} groups = ceil(prompts_per_step x min_step_fraction)",
-        )
-
-
-def needed_buffer_capacity(plan: "Plan") -> int:
-    """Groups that the sampler can have admitted and not selected (``samplers.py`` says why)."""
-    return make_sampler(plan.sampler).capacity(plan.grpo.prompts_per_step)
-
-
-def buffer_capacity(plan: "Plan") -> int:
-    """``flow.max_buffered_groups``, derived when null."""
-    return plan.flow.max_buffered_groups or needed_buffer_capacity(plan)
-
-
-def streaming_minimum(plan: "Plan") -> int:
-    """``flow.min_groups_for_streaming``, derived when null."""
-    return plan.flow.min_groups_for_streaming or plan.grpo.prompts_per_step
-
-
-def step_floor(plan: "Plan") -> int:
-    """Fewest groups that a step may train; at least 1, since the fraction is above 0."""
-    return math.ceil(plan.grpo.prompts_per_step * plan.failure.min_step_fraction)
-
-
-def derive(plan: "Plan", num_rows: int) -> Derived:
-    """All bounds for a data set of ``num_rows`` rows. PlanError when it cannot fill one step."""
-    n, prompts = plan.grpo.prompts_per_step, plan.data.epochs * num_rows
-    if prompts < n:
-        raise PlanError(
-            f"data.path={plan.data.path}: {num_rows} rows x data.epochs={plan.data.epochs} are {prompts} prompts, "
-            f"fewer than the {n} of one step. Lower grpo.prompts_per_step, or raise data.epochs to "
-            f"{math.ceil(n / max(1, num_rows))}."
-        )
-    whole_steps = prompts // n
-    return Derived(
-        num_rows=num_rows,
-        num_prompts=prompts,
-        max_steps=min(plan.grpo.max_steps or whole_steps, whole_steps),
-        left=prompts % n,
-        needed_buffer_capacity=needed_buffer_capacity(plan),
-        max_buffered_groups=buffer_capacity(plan),
-        min_groups_for_streaming=streaming_minimum(plan),
-        step_floor=step_floor(plan),
-    )
-
-
 def check(plan: "Plan") -> None:
     """Refuse, with PlanError, settings that are each right and cannot go together."""
-    _check_capacity(plan)
+    if plan.sampler.name != "custom":
+        check_capacity(plan)
+    _check_streaming(plan)
     _check_deadlines(plan)
+    _check_replacement(plan)
+    _check_requeues(plan)
     _check_learning(plan)
     if plan.determinism == "pinned":
         check_pinned(plan)
 
 
-def _check_capacity(plan: "Plan") -> None:
-    n, k = plan.grpo.prompts_per_step, plan.sampler.lookahead
-    have, need = buffer_capacity(plan), needed_buffer_capacity(plan)
-    if have < need:
+def _check_streaming(plan: "Plan") -> None:
+    n, minimum = plan.grpo.prompts_per_step, streaming_minimum(plan)
+    if minimum > n:
         raise PlanError(
-            f"flow.max_buffered_groups={have} is below the {need} that in_order with sampler.lookahead={k} needs; the "
-            f"run would wait for itself. Set it to {need} or more, or to null."
-        )
-    if streaming_minimum(plan) > n:
-        raise PlanError(
-            f"flow.min_groups_for_streaming={streaming_minimum(plan)} is more than grpo.prompts_per_step={n}; no "
-            f"step could ever begin. Set it to {n} or less, or to null."
+            f"flow.min_groups_for_streaming={minimum} is more than grpo.prompts_per_step={n}; no step could ever "
+            f"begin. Set it to {n} or less, or to null."
         )
 
 
@@ -175,6 +92,36 @@ def _check_deadlines(plan: "Plan") -> None:
         )
 
 
+def _check_replacement(plan: "Plan") -> None:
+    if plan.failure.on_dropped_prompt != "replace":
+        return
+    for name, without in (
+        ("max_replacement_attempts", "no spare could ever stand in"),
+        ("reserve_prompts", "no prompt would ever be put into the reserve"),
+    ):
+        if getattr(plan.failure, name) == 0:
+            raise PlanError(
+                f"failure.{name}=0 cannot go with failure.on_dropped_prompt=replace: {without}. Set it to 1 or more, "
+                f"or on_dropped_prompt to shrink."
+            )
+
+
+def _check_requeues(plan: "Plan") -> None:
+    failure, name = plan.failure, plan.sampler.name
+    if failure.evicted_prompts != "requeue":
+        return
+    if name in ("in_order", "ready_first"):
+        raise PlanError(
+            f"failure.evicted_prompts=requeue cannot go with sampler.name={name}, which evicts no prompt that could "
+            f"still be trained. Set it to drop, or choose windowed or weight_fifo."
+        )
+    if failure.max_requeues == 0:
+        raise PlanError(
+            "failure.max_requeues=0 cannot go with failure.evicted_prompts=requeue: no prompt would be handed out "
+            "again. Set it to 1 or more, or evicted_prompts to drop."
+        )
+
+
 def _check_learning(plan: "Plan") -> None:
     if plan.grpo.rollouts_per_prompt < 2:
         raise PlanError(
@@ -188,6 +135,11 @@ def _check_learning(plan: "Plan") -> None:
         )
     if plan.model.system_prompt is not None and not plan.model.chat_template:
         raise PlanError("model.system_prompt needs model.chat_template=true. Set that, or remove the system prompt.")
+    if plan.compaction.max_context_tokens is not None and not plan.compaction.enabled:
+        raise PlanError(
+            f"compaction.max_context_tokens={plan.compaction.max_context_tokens} would do nothing with "
+            f"compaction.enabled=false. Remove it; model.max_tokens bounds an answer."
+        )
 
 
 def check_pinned(plan: "Plan", bitwise: Set[str] = BITWISE_ENGINES) -> None:
@@ -213,20 +165,3 @@ def check_pinned(plan: "Plan", bitwise: Set[str] = BITWISE_ENGINES) -> None:
     for holds, have, use, reason in conditions:
         if not holds:
             raise PlanError(f"determinism=pinned cannot go with {have}: {reason}. Use {use}, or determinism=off.")
-
-
-def warnings(plan: "Plan") -> tuple[str, ...]:
-    """What is allowed and probably not meant, for the start of a run."""
-    found = []
-    failure, floor = plan.failure, step_floor(plan)
-    if floor == plan.grpo.prompts_per_step and (failure.max_skipped_prompts or failure.max_consecutive_dropped_prompts):
-        found.append(
-            f"failure.min_step_fraction={failure.min_step_fraction:g} leaves a floor of {floor} of "
-            f"{plan.grpo.prompts_per_step} groups: the first dropped prompt stops the run, whatever its budget allows."
-        )
-    if plan.flow.max_inflight_prompts < plan.generation.workers:
-        found.append(
-            f"flow.max_inflight_prompts={plan.flow.max_inflight_prompts} is below generation.workers="
-            f"{plan.generation.workers}: some generators will always be idle."
-        )
-    return tuple(found)

@@ -6,15 +6,18 @@ Rule 2: a group of settings is merged name by name; anything else is replaced.
 Rule 3: YAML holds plain values only: OmegaConf's loader makes no objects and refuses a key that stands twice.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from rollog.pipeline.errors import PlanError
+
+NAMES_CODE: Final = ("reward", "failure.filter", "sampler.target")
+"""Settings that may name a function or a class in a file."""
 
 
 def read(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
@@ -38,13 +41,24 @@ def parse_override(override: str) -> tuple[str, Any]:
     return path, OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
 
 
-def anchored_reward(reward: str, config: Path) -> str:
-    """``file.py:function`` with the file made absolute, relative to the settings file; ``module:function`` as it is.
+def anchored(settings: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """A copy of ``settings`` (nested) in which every ``file.py:name`` is absolute; it was relative to ``folder``."""
+    found = {name: dict(value) if isinstance(value, Mapping) else value for name, value in settings.items()}
+    for path in NAMES_CODE:
+        *above, name = path.split(".")
+        section = found.get(above[0]) if above else found
+        if isinstance(section, dict) and name in section:
+            section[name] = anchored_name(section[name], folder)
+    return found
+
+
+def anchored_name(spec: Any, folder: Path) -> Any:
+    """``file.py:name`` with the file made absolute; anything else as it is.
 
     Absolute, because workers and later resumes start from other folders.
     """
-    place, _, function = reward.rpartition(":")
-    return f"{(config.resolve().parent / place).resolve()}:{function}" if place.endswith(".py") else reward
+    place, _, name = spec.rpartition(":") if isinstance(spec, str) else ("", "", "")
+    return f"{(folder.resolve() / place).resolve()}:{name}" if place.endswith(".py") else spec
 
 
 def _read(path: Path, above: tuple[Path, ...]) -> DictConfig:

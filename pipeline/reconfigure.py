@@ -16,6 +16,7 @@ from rollog.events.vocabulary import Configure, Drop, Event, FailureKind, Stamp
 from rollog.pipeline.dropping import leave_step
 from rollog.pipeline.errors import PlanError
 from rollog.pipeline.policy import Policy
+from rollog.pipeline.samplers import Sampler
 from rollog.replay.state import Place, State
 
 Events = tuple[Event, ...]
@@ -48,6 +49,27 @@ def _stamps(prompts: list[int], step: int, taken: int, size: int) -> Iterator[St
         if end > start:
             yield Stamp(prompts=tuple(prompts[start:end]), step=step)
         start, end, step = end, end + size, step + 1
+
+
+def refuse_change(state: State, changes: Mapping[str, Any], sampler: Sampler) -> None:
+    """Refuse, with PlanError, a change to or between classes of the user's that stamp.
+
+    What is open would have to be stamped anew, and only ``in_order`` says how (rule 2).
+    """
+    assert state.rules is not None
+    before = state.rules.sampler
+    if not {"sampler.name", "sampler.target"} & changes.keys() or changes.get("sampler.name", before) != "custom":
+        return
+    if sampler.stamps:
+        raise PlanError(
+            "sampler.name=custom: its class stamps, and what is open is stamped for steps by in_order or not at all. "
+            "Such a class can only be chosen when a run starts."
+        )
+    if before == "custom" and state.stamps_made:
+        raise PlanError(
+            "sampler.target: the class before stamps, and the new one does not. Resume with another sampler.name "
+            "first, which clears the stamps."
+        )
 
 
 def drop(state: State, policy: Policy, prompt: int) -> Events:

@@ -8,9 +8,10 @@
     weight_fifo   cursor - given back >= v + K   of the oldest weights in the window     born < v - K
                                                  that any group carries, by slot
 
-K is ``lookahead`` or ``max_staleness``. A group's weights are those that it was born of or, while it runs, those that
-its order asks for. Given back: ceil(lost / N), lost = admitted prompts settled without training; without it a filtered
-or dropped group would be missing from every step to come, and the run would wait for itself.
+K is ``lookahead`` or ``max_staleness``; a sampler of the user's own stands in ``custom_sampler``. A group's weights are
+those that it was born of or, while it runs, those that its order asks for. Given back: ceil(lost / N), lost = admitted
+prompts settled without training; without it a filtered or dropped group would be missing from every step to come, and
+the run would wait for itself.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ from heapq import merge
 from itertools import islice
 from typing import Protocol, assert_never
 
+from rollog.pipeline.custom_sampler import CustomSampler
 from rollog.pipeline.settings import Sampler as SamplerSettings
 from rollog.replay.state import Group, State
 
@@ -235,7 +237,7 @@ def select(eligible: Iterator[int], minimum: int, maximum: int) -> Sequence[int]
 
 
 def make_sampler(settings: SamplerSettings) -> Sampler:
-    """The sampler that the settings name."""
+    """The sampler that the settings name. Raises ``PlanError`` when a custom one cannot be loaded."""
     match settings.name:
         case "in_order":
             return InOrder(settings.lookahead)
@@ -245,5 +247,8 @@ def make_sampler(settings: SamplerSettings) -> Sampler:
             return ReadyFirst(settings.max_staleness)
         case "weight_fifo":
             return WeightFifo(settings.max_staleness)
+        case "custom":
+            assert settings.target is not None
+            return CustomSampler(settings.target, settings.options)
         case _:
             assert_never(settings.name)

@@ -1,20 +1,32 @@
 """The settings, section by section: names, units, defaults, and what the edge values mean.
 
 Rule 1: units stand in names (``_s`` seconds, ``_tokens``), counts of things are plural nouns.
-Rule 2: null means derived; the derivation is in ``plan_checks`` and ``rollog train --dry-run`` prints it.
+Rule 2: null means derived; the derivation is in ``plan_bounds`` and ``rollog train --dry-run`` prints it.
 Rule 3: a section checks only ranges of its own fields. What depends on two sections is in ``plan_checks``.
 Rule 4: nothing is converted: 1.0 is not an integer and "3" is not a number, so a slip is refused and not guessed.
 """
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Duration = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Named = Annotated[str, Field(pattern=r"^[^:]+:[^:]+$")]
+"""Code of the user's: ``module:name`` or ``file.py:name``."""
 
 
 def _unquoted_off(value: Any) -> Any:
@@ -60,9 +72,13 @@ class Data(Section):
     """Where prompts come from."""
 
     path: Annotated[str, Field(min_length=1)]
-    """A ``.jsonl`` file, a folder written by ``datasets.save_to_disk``, or ``reasoning_gym:<task>``."""
+    """A ``.jsonl`` or ``.parquet`` file, a folder of ``.parquet`` files or one written by ``datasets.save_to_disk``,
+    ``reasoning_gym:<task>``, or the id of a data set of the Hugging Face hub, ``org/name`` (from the local cache alone
+    under HF_HUB_OFFLINE=1)."""
+    subset: str | None = None
+    """Configuration of a data set of the hub that has several; null: the only one, or its default."""
     split: str | None = None
-    """Split of a data set folder that holds several; null: the only one."""
+    """Split of a data set folder, or of a data set of the hub, that holds several; null: the only one."""
     task: Task | None = None
     """Only for ``reasoning_gym:<task>``; null: 1000 problems of seed 0."""
     prompt: str = "prompt"
@@ -114,24 +130,82 @@ class Optimizer(Section):
     """The gradient's norm over all parameters is cut here; a very large value: never."""
 
 
-class Sampler(Section):
-    """Which groups a step may train."""
+SAMPLER_SETTINGS: Final[Mapping[str, frozenset[str]]] = {
+    "in_order": frozenset({"lookahead"}),
+    "windowed": frozenset({"max_staleness", "freshest_first"}),
+    "ready_first": frozenset({"max_staleness"}),
+    "weight_fifo": frozenset({"max_staleness"}),
+}
+"""What each sampler reads besides its name; a custom one reads whatever is written there."""
 
-    name: Literal["in_order", "windowed", "ready_first", "weight_fifo"] = "in_order"
+
+class Sampler(Section):
+    """Which groups a step may train. Each sampler knows only its own settings, and only those are recorded."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: Literal["in_order", "windowed", "ready_first", "weight_fifo", "custom"] = "in_order"
     """in_order: a step trains exactly the prompts admitted for it. windowed: whatever is at most max_staleness versions
-    old. ready_first: whatever is finished, however old. weight_fifo: groups of the oldest weights first."""
+    old. ready_first: whatever is finished, however old. weight_fifo: groups of the oldest weights first. custom: the
+    class in target; every other name in this section is passed on to it."""
     lookahead: Count = 1
     """in_order's K: a group is trained at most K versions after the weights that began it; 0: on policy, one batch at a
     time."""
     max_staleness: Count = 1
-    """K of the other samplers. windowed, weight_fifo: the oldest group that is trained; ready_first, weight_fifo: how
-    many batches beyond the first may be outstanding. 0: on policy."""
+    """K of windowed, ready_first and weight_fifo. windowed, weight_fifo: the oldest group that is trained; ready_first,
+    weight_fifo: how many batches beyond the first may be outstanding. 0: on policy."""
     freshest_first: bool = False
     """windowed only. true: of several groups the newest is trained first; false: the one dispatched first."""
+    target: Named | None = None
+    """custom only: ``module:Class`` or ``file.py:Class`` (relative to the settings file). What it must answer stands in
+    ``pipeline/custom_sampler.py``."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_not_written(cls, settings: Any) -> Any:
+        """A change of sampler on resume records null for what the new one does not have."""
+        if not isinstance(settings, Mapping):
+            return settings
+        return {name: value for name, value in settings.items() if value is not None}
+
+    @model_validator(mode="after")
+    def _knows_its_settings(self) -> Self:
+        if self.name == "custom":
+            if self.target is None:
+                raise ValueError("sampler.name=custom needs sampler.target=module:Class. Name your class there.")
+            return self
+        unknown = sorted(self.model_extra or {})
+        if unknown:
+            raise PydanticCustomError("unknown_names", "unknown settings", {"names": unknown})
+        own = SAMPLER_SETTINGS[self.name]
+        foreign = sorted(self.model_fields_set - own - {"name"})
+        if not self.freshest_first and "freshest_first" in foreign:
+            foreign.remove("freshest_first")  # false asks for nothing
+        if foreign:
+            listed = " and ".join(f"sampler.{name}={getattr(self, name)}" for name in foreign)
+            has = ", ".join(f"sampler.{name}" for name in sorted(own))
+            raise ValueError(
+                f"{listed} would do nothing with sampler.name={self.name}, which has {has}. Remove it, or choose the "
+                f"sampler that it belongs to."
+            )
+        return self
+
+    @model_serializer(mode="wrap")
+    def _only_its_own(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        own = self.options.keys() | {"target"} if self.name == "custom" else SAMPLER_SETTINGS[self.name]
+        return {name: value for name, value in whole(self).items() if name == "name" or name in own}
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What a custom sampler's class is given by name: every setting written here but name and target."""
+        written = {name: getattr(self, name) for name in self.model_fields_set - {"name", "target"}}
+        return written | (self.model_extra or {})
 
     @property
     def window(self) -> int:
-        """K, by whichever name the sampler has it."""
+        """K, by whichever name the sampler has it; 0 for a custom one, whose settings are its own affair."""
+        if self.name == "custom":
+            return 0
         return self.lookahead if self.name == "in_order" else self.max_staleness
 
 
@@ -155,15 +229,16 @@ class Failure(Section):
     on_dropped_prompt: Literal["shrink", "replace"] = "shrink"
     """shrink: the step closes one group short. replace: a spare prompt stands in, or a later step lends a finished
     group and the spare runs for it."""
-    max_replacement_attempts: Positive = 1
-    """Spares tried in one place of a step; only with replace."""
-    reserve_prompts: Positive = 1
-    """Low-water mark of the reserve of spare prompts; only with replace."""
+    max_replacement_attempts: Count = 1
+    """Spares tried in one place of a step; only with replace, which needs at least 1."""
+    reserve_prompts: Count = 1
+    """Low-water mark of the reserve of spare prompts: with fewer, a whole batch is put there; only with replace, which
+    needs at least 1."""
     min_step_fraction: Annotated[float, Field(gt=0, le=1)] = 0.9
     """Smallest share of N that a step may train; a step that falls below stops the run. 1: no step may shrink."""
     evicted_prompts: Literal["drop", "requeue"] = "drop"
-    """drop: a prompt evicted for age is not handed out again. requeue: it is, at most max_requeues times (windowed and
-    weight_fifo; the others evict none)."""
+    """drop: a prompt evicted for age is not handed out again. requeue: it is, at most max_requeues times (windowed,
+    weight_fifo and custom; the others evict none)."""
     max_requeues: Count = 1
     """Times an evicted prompt is handed out again; only with requeue."""
     filter: Annotated[str, Field(pattern=r"^(none|equal_rewards|[^:]+:[^:]+)$")] = "none"
@@ -182,7 +257,8 @@ class Flow(Section):
     max_inflight_prompts: Positive = 32
     """Work orders that generators may hold or find at once."""
     max_buffered_groups: Positive | None = None
-    """Admitted and not yet selected groups; null: what the sampler needs, N(K+1) for in_order."""
+    """Admitted and not yet selected groups; null: what the sampler needs, that is N(K+1) for in_order, N(K+1)+N-1 for
+    ready_first and weight_fifo, 2N-1 for windowed."""
     min_groups_for_streaming: Positive | None = None
     """Groups that a step's first chunks wait for; null: N, so the whole step is one chunk."""
     rollout_timeout_s: Duration = 600.0

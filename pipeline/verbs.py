@@ -23,6 +23,7 @@ from rollog.pipeline.errors import PipelineError
 from rollog.pipeline.heartbeat import CONTROLLER
 from rollog.pipeline.run_folder import EMBEDDED, RUNS, RunFolder
 from rollog.pipeline.runner import End, Found, Ready, machine_of
+from rollog.pipeline.settings import Sampler
 from rollog.replay.projector import fold_all
 from rollog.replay.state import Place, State
 
@@ -43,8 +44,7 @@ def parsed(overrides: Sequence[str]) -> dict[str, Any]:
 
 def resolved(plan: Plan, num_rows: int) -> str:
     """Every setting of the plan and every bound derived from it, as YAML."""
-    bounds = plan.derived(num_rows)
-    lines = [f"#   {name}: {getattr(bounds, name)}" for name in bounds.__dataclass_fields__]
+    lines = [f"#   {line}" for line in plan.derived(num_rows).lines()]
     return yaml.safe_dump(plan.settings(), sort_keys=False, allow_unicode=True) + "# derived:\n" + "\n".join(lines)
 
 
@@ -55,9 +55,19 @@ def headline(ready: Ready) -> str:
     generators = f"{plan.generation.workers} generator{'s' * (plan.generation.workers > 1)}"
     return (
         f"run {plan.run}   log {where}, {plan.log.durability})   model {plan.model.path}   {generators}, 1 trainer, "
-        f"lookahead {plan.sampler.lookahead}\n"
+        f"{_sampler(plan.sampler)}\n"
         f"data {loader.source.name} {loader.num_rows:,} prompts x {plan.data.epochs} epochs"
     )
+
+
+def _sampler(settings: Sampler) -> str:
+    match settings.name:
+        case "in_order":
+            return f"lookahead {settings.lookahead}"
+        case "custom":
+            return f"sampler {settings.target}"
+        case name:
+            return f"{name}, max_staleness {settings.max_staleness}"
 
 
 def complete(state: State, ready: Ready) -> bool:

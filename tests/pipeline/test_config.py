@@ -1,7 +1,6 @@
 """The plan: what it refuses and how it says so, what it derives, what a resume may change."""
 
 import json
-import math
 import re
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from rollog.pipeline.config import (
     changes_on_resume,
     load_plan,
     may_change,
+    resumed_plan,
     without_password,
 )
 from rollog.pipeline.errors import PlanError
@@ -120,6 +120,13 @@ def test_off_means_off_with_and_without_quotes(tmp_path: Path) -> None:
     assert load_plan(write(tmp_path, MINIMAL), ["determinism=off"]).determinism == "off"
 
 
+def test_files_of_filters_and_samplers_are_relative_to_the_settings_file_too(tmp_path: Path) -> None:
+    text = f"{MINIMAL}failure: {{filter: 'mine.py:useful'}}\nsampler: {{name: custom, target: 'mine.py:Mine'}}\n"
+    loaded = load_plan(write(tmp_path, text))
+    assert loaded.failure.filter == f"{tmp_path / 'mine.py'}:useful"
+    assert loaded.sampler.target == f"{tmp_path / 'mine.py'}:Mine"
+
+
 def test_a_reward_file_is_relative_to_the_settings_file(tmp_path: Path) -> None:
     path = write(tmp_path, f"{MINIMAL}reward: mine.py:score\n")
     assert load_plan(path).reward == f"{tmp_path / 'mine.py'}:score"
@@ -135,6 +142,7 @@ def test_a_reward_file_is_relative_to_the_settings_file(tmp_path: Path) -> None:
         ("grpo.promts_per_step=3", r"grpo\.promts_per_step: unknown setting\. Did you mean grpo\.prompts_per_step\?"),
         ("lr=3", r"lr: unknown setting\. Did you mean optimizer\.lr\?"),
         ("data.task.sise=3", r"data\.task\.sise: unknown setting\. Did you mean data\.task\.size\?"),
+        ("sampler.lookahed=3", r"sampler\.lookahed: unknown setting\. Did you mean sampler\.lookahead\?"),
         ("quux=1", r"quux: unknown setting\. A plan has: run, seed,"),
         ("grpo.max_steps=1.5", r"grpo\.max_steps=1\.5: input should be a valid integer\. It means: Optimizer steps"),
         ("seed=abc", r"seed='abc': input should be a valid integer"),
@@ -171,65 +179,6 @@ def test_what_a_later_release_brings_is_refused_by_name(path: str, value: Any) -
         Plan.from_settings(settings)
 
 
-def test_a_later_sampler_with_its_own_settings_is_refused_for_the_sampler() -> None:
-    with pytest.raises(PlanError, match=r"sampler\.name=windowed comes with a later release") as raised:
-        plan(sampler={"name": "windowed", "max_staleness": 2})
-    assert "unknown" not in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("sections", "says"),
-    [
-        ({"flow": {"max_buffered_groups": 31}}, "max_buffered_groups=31 is below the 32 .*Set it to 32 or more"),
-        ({"flow": {"min_groups_for_streaming": 17}}, "min_groups_for_streaming=17 is more than grpo"),
-        ({"flow": {"stall_timeout_s": 600}}, "stall_timeout_s=600 must be longer than flow.rollout_timeout_s=600"),
-        ({"flow": {"reward_timeout_s": 700}}, "rollout_timeout_s=600 must be longer than flow.reward_timeout_s=700"),
-        ({"flow": {"lease_s": 600}}, "rollout_timeout_s=600 must be longer than flow.lease_s=600"),
-        ({"flow": {"worker_orphan_s": 5}}, "worker_orphan_s=5 must be longer than flow.lease_s=10"),
-        ({"failure": {"backoff_base_s": 31}}, "backoff_base_s=31 is above failure.backoff_max_s=30"),
-        ({"failure": {"backoff_max_s": 900}}, "stall_timeout_s=900 must be longer than failure.backoff_max_s=900"),
-        ({"grpo": {"rollouts_per_prompt": 1}}, "rollouts_per_prompt=1 gives every rollout the advantage 0"),
-        ({"data": {"path": "d.jsonl", "task": {"size": 3}}}, "data.task is only for reasoning_gym"),
-        ({"model": {"path": "m", "chat_template": False, "system_prompt": "x"}}, "system_prompt needs"),
-    ],
-)  # fmt: skip
-def test_settings_that_cannot_go_together_are_refused(sections: dict[str, Any], says: str) -> None:
-    with pytest.raises(PlanError, match=says):
-        plan(**sections)
-
-
-@pytest.mark.parametrize(
-    ("sections", "says"),
-    [
-        ({"flow": {"min_groups_for_streaming": 4}}, "flow.min_groups_for_streaming=4: .*Use null"),
-        ({"failure": {"max_consecutive_dropped_prompts": 1}}, "max_consecutive_dropped_prompts=1: .*Use 0"),
-        ({"failure": {"max_skipped_prompts": 3}}, "max_skipped_prompts=3: .*Use 0 or unlimited"),
-    ],
-)
-def test_pinned_is_refused_where_arrival_would_decide(sections: dict[str, Any], says: str) -> None:
-    with pytest.raises(PlanError, match=f"determinism=pinned cannot go with .*{says}"):
-        plan(determinism="pinned", **sections)
-    assert plan(**sections).determinism == "off"
-
-
-def test_pinned_is_refused_for_an_engine_that_is_not_bitwise() -> None:
-    with pytest.raises(PlanError, match=r"generation\.engine=torch: this engine does not give the same bits"):
-        plan_checks.check_pinned(plan(determinism="pinned"), bitwise=frozenset())
-
-
-def test_pinned_allows_a_whole_step_written_out_and_unlimited_skips() -> None:
-    pinned = plan(
-        determinism="pinned", flow={"min_groups_for_streaming": 16}, failure={"max_skipped_prompts": "unlimited"}
-    )
-    assert pinned.failure.skip_limit == math.inf
-
-
-def test_a_budget_that_the_floor_makes_useless_is_warned_of() -> None:
-    assert plan_checks.warnings(plan()) == ()
-    (warning,) = plan_checks.warnings(plan(grpo={"prompts_per_step": 4}, failure={"max_skipped_prompts": 2}))
-    assert "the first dropped prompt stops the run" in warning
-
-
 # --- what is derived --------------------------------------------------------------------------------------------------
 
 
@@ -262,13 +211,29 @@ def test_steps_are_whole_and_end_with_the_data_or_before(n: int, rows: int, epoc
     assert 0 <= derived.left < n
 
 
+@pytest.mark.parametrize(
+    ("sampler", "needed"),
+    [
+        ({"name": "in_order", "lookahead": 2}, 12),
+        ({"name": "ready_first", "max_staleness": 2}, 15),
+        ({"name": "weight_fifo", "max_staleness": 0}, 7),
+        ({"name": "windowed", "max_staleness": 9}, 7),
+    ],
+)
+def test_each_sampler_gets_the_room_that_it_needs_and_no_less(sampler: dict[str, Any], needed: int) -> None:
+    sections = {"grpo": {"prompts_per_step": 4}, "sampler": sampler}
+    assert plan(**sections).max_buffered_groups == needed
+    with pytest.raises(PlanError, match=rf"max_buffered_groups={needed - 1} .*sampler\.name={sampler['name']} with "):
+        plan(**sections, flow={"max_buffered_groups": needed - 1})
+
+
 def test_the_derivation_can_be_printed() -> None:
     text = "\n".join(plan().derived(100).lines())
     for says in (
-        "max_steps                 6 ",
-        "32 = prompts_per_step x (lookahead + 1)",
-        "4 at the end",
-        "15 groups",
+        "grpo.max_steps: 6 ",
+        "flow.max_buffered_groups: 32 (sampler.name=in_order with sampler.lookahead=1 needs 32)",
+        "never handed out: 4 at the end",
+        "smallest step: 15 groups",
     ):
         assert says in text
 
@@ -334,6 +299,25 @@ def test_a_resume_that_would_be_another_run_names_the_difference_and_the_fork() 
         PlanError, match=r"optimizer\.lr was 1e-06 and is now 0\.1; seed was 0 and is now 3.*`rollog fork`"
     ):
         changes_on_resume(plan().settings(), plan(seed=3, optimizer={"lr": 0.1}))
+
+
+def test_another_sampler_on_resume_begins_with_its_own_defaults_and_what_is_given_for_it() -> None:
+    recorded = plan(sampler={"lookahead": 3}).settings()
+    wanted = resumed_plan(recorded, {"sampler.name": "windowed", "sampler.freshest_first": True})
+    found = changes_on_resume(recorded, wanted)
+    assert found == {
+        "sampler.freshest_first": True,
+        "sampler.lookahead": None,
+        "sampler.max_staleness": 1,
+        "sampler.name": "windowed",
+    }
+    now = apply_changes(recorded, found)
+    assert Plan.from_settings(now) == wanted
+    back = resumed_plan(now, {"sampler.name": "in_order", "sampler.lookahead": 2})
+    assert back.settings()["sampler"] == {"name": "in_order", "lookahead": 2}
+    assert resumed_plan(now, {"sampler.max_staleness": 4}).sampler.freshest_first
+    with pytest.raises(PlanError, match=r"resumed settings: sampler\.lookahead=3 would do nothing"):
+        resumed_plan(now, {"sampler.lookahead": 3})
 
 
 def test_a_pinned_run_keeps_its_lookahead() -> None:
