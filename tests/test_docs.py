@@ -25,6 +25,18 @@ def blocks(document: Path, language: str) -> list[str]:
     return re.findall(rf"^```{re.escape(language)}\n(.*?)^```$", document.read_text(), flags=re.MULTILINE | re.DOTALL)
 
 
+def code(document: Path) -> list[str]:
+    """Every line of the fenced blocks, comments aside, and every span between back quotes."""
+    text = document.read_text()
+    fenced = r"^```.*?\n(.*?)^```$"
+    lines = [
+        line.partition("#")[0].removeprefix("$ ")
+        for block in re.findall(fenced, text, flags=re.MULTILINE | re.DOTALL)
+        for line in block.splitlines()
+    ]
+    return lines + re.findall(r"`([^`\n]+)`", re.sub(fenced, "", text, flags=re.MULTILINE | re.DOTALL))
+
+
 def verbs() -> set[str]:
     from rollog.pipeline.cli import app
 
@@ -42,7 +54,8 @@ def test_every_verb_that_a_document_shows_exists() -> None:
     shown = {
         (document.name, verb)
         for document in DOCUMENTS
-        for verb in re.findall(r"(?:^|[`$] ?)rollog ([a-z]+)\b", document.read_text(), flags=re.MULTILINE)
+        for line in code(document)
+        for verb in re.findall(r"(?:^|\d )rollog ([a-z]+)\b", line)
     }
 
     assert shown
