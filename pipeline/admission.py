@@ -15,6 +15,9 @@ from rollog.replay.state import Place, State
 
 Events = tuple[Event, ...]
 
+COMING = (Place.WAITING, Place.IN_FLIGHT, Place.BACKING_OFF)
+"""Where a prompt is that is meant for a step and not finished."""
+
 
 def next_batch(state: State, policy: Policy, pressure: bool) -> Events | Wait:
     """Complete a partial step, say once that the data is at its end, or divert or admit the next batch."""
@@ -79,5 +82,6 @@ def _missing(state: State, policy: Policy) -> int:
     last = state.cursor
     if not policy.sampler.stamps or not state.filling <= last < policy.max_steps:
         return 0
-    meant = sum(group.step == last and group.place is not Place.SELECTED for group in state.groups.values())
+    finished = len(state.ready.by_step.get(last, ()))  # no question looks at each group of the buffer
+    meant = finished + sum(group.step == last for place in COMING for group in state.at(place))
     return max(0, state.target(last) - state.step(last).taken - meant)
