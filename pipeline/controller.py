@@ -115,7 +115,7 @@ class Controller:
                 self._append(events)
         self._flush()
         self.changes = ()
-        self.log.hand_over(outbox.of_state(self.state))
+        self.log.hand_over(outbox.of_state(self.state, self.policy.sampler.oldest_useful))
         self.mailbox.start_after(self.state.input)
 
     def turn(self) -> Wait:
@@ -160,7 +160,8 @@ class Controller:
             previous=self.state.digest,
         )
         fold(self.state, entry)
-        self.window.append((entry, outbox.of_entry(self.state, entry)))
+        told = outbox.of_entry(self.state, entry, self.policy.sampler.oldest_useful)
+        self.window.append((entry, told))
         if len(self.window) >= MAX_WINDOW:
             self._flush()
 

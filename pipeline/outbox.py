@@ -4,7 +4,7 @@
 the same things: whoever has read either knows all there is to do.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from rollog.events.log import Entry, Outbox
 from rollog.events.messages import (
@@ -33,8 +33,11 @@ from rollog.events.vocabulary import (
 )
 from rollog.replay.state import Group, Place, Selection, State
 
+OldestUseful = Callable[[State], int]
+"""Attempts born of weights below its answer are of no use to any step: ``Sampler.oldest_useful``."""
 
-def of_entry(state: State, entry: Entry) -> Outbox:
+
+def of_entry(state: State, entry: Entry, oldest_useful: OldestUseful) -> Outbox:
     """What this entry tells the workers; ``state`` is the fold up to and including it."""
     orders: list[Order] = []
     ended: list[int] = []
@@ -56,7 +59,7 @@ def of_entry(state: State, entry: Entry) -> Outbox:
                 train.extend(_recorded(state, version, version + 1))
                 control.append(NewGeneration(generation=state.generation))
             case Publish(version=version, file=file, digest=digest):
-                useful = _oldest_useful(state)
+                useful = oldest_useful(state)
                 control.append(NewWeights(version=version, file=file, digest=digest, oldest_useful=useful))
             case Finish(reason=finish):
                 control.append(Ending(reason=finish.value))
@@ -67,15 +70,16 @@ def of_entry(state: State, entry: Entry) -> Outbox:
     )
 
 
-def of_state(state: State) -> Outbox:
+def of_state(state: State, oldest_useful: OldestUseful) -> Outbox:
     """Everything that the workers must know, for a new writer epoch.
 
     Ranks skip what they have: they stand at ``standing`` or above, so nothing below it is said again.
     """
     running = sorted(state.at(Place.IN_FLIGHT), key=lambda group: group.slot)
+    useful = oldest_useful(state)
     control: list[Notice] = [NewGeneration(generation=state.generation)]
     control += [
-        NewWeights(version=version, file=weights.file, digest=weights.digest, oldest_useful=_oldest_useful(state))
+        NewWeights(version=version, file=weights.file, digest=weights.digest, oldest_useful=useful)
         for version, weights in sorted(state.published.items())
     ]
     return Outbox(
@@ -84,12 +88,6 @@ def of_state(state: State) -> Outbox:
         control=tuple(control),
         results_read=state.input,
     )
-
-
-def _oldest_useful(state: State) -> int:
-    """Only under ``windowed`` can what runs grow useless; everywhere else a step waits for it or takes it late."""
-    assert state.rules is not None
-    return max(0, state.version - state.rules.lookahead) if state.rules.sampler == "windowed" else 0
 
 
 def _recorded(state: State, first_step: int, first_save: int) -> Iterator[TrainMessage]:
