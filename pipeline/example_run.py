@@ -7,7 +7,7 @@ Rule 2: what an example says of its run is read from the run's log afterwards, n
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import typer
@@ -15,6 +15,7 @@ import typer
 from rollog.events.vocabulary import Train
 from rollog.pipeline import cli
 from rollog.pipeline.run_folder import RUNS
+from rollog.replay import cli as reading
 from rollog.replay.opening import Source, opened
 
 
@@ -29,11 +30,12 @@ def free_name(wanted: str, runs: Path = RUNS) -> str:
 
 def train(config: Path, overrides: Sequence[str]) -> int:
     """``rollog train CONFIG KEY=VALUE ...`` in this process; returns its exit code."""
-    try:
-        cli.train(config, list(overrides))
-    except typer.Exit as end:
-        return end.exit_code
-    return 0
+    return _exit_code(lambda: cli.train(config, list(overrides)))
+
+
+def verify(run: str) -> int:
+    """``rollog verify RUN`` in this process; returns its exit code."""
+    return _exit_code(lambda: reading.verify(run))
 
 
 def rewards(run: str) -> list[float]:
@@ -67,3 +69,11 @@ def look_next(run: str) -> Iterator[str]:
     width = max(len(command) for command, _ in commands)
     yield "look at it, now or at any time:"
     yield from (f"  {rollog} {command:<{width}}   {about}" for command, about in commands)
+
+
+def _exit_code(verb: Callable[[], None]) -> int:
+    try:
+        verb()
+    except typer.Exit as end:
+        return end.exit_code
+    return 0
