@@ -12,8 +12,8 @@ from adapters.ledger import Ledger
 from rollog.events.vocabulary import Admit, Drop, Evict, EvictReason, FailureKind, Filter, FilterReason, Select
 from rollog.pipeline.samplers import Sampler, make_sampler, select
 from rollog.pipeline.scheduling import schedule
-from rollog.pipeline.scripted import Script
 from rollog.pipeline.simulate import simulate
+from rollog.pipeline.simulation.world import Script
 from rollog.pipeline.waiting import WaitFor
 from stage import Stage, small_plan
 
