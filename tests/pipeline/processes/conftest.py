@@ -70,7 +70,7 @@ class Scene:
 
     @property
     def run(self) -> Path:
-        return self.folder / "runs" / "demo"
+        return self.folder / "runs" / str(self.settings["run"])
 
     @property
     def output(self) -> str:
@@ -112,6 +112,7 @@ class Scene:
                 if server.is_running(self.run) and happened(state := self.state()):
                     return state
             if self.controllers[-1].poll() is not None:
+                assert (self.run / "log" / "server.json").exists(), self.output
                 state = self.state()
                 assert happened(state), self.output
                 return state

@@ -135,11 +135,16 @@ def test_the_second_interrupt_ends_at_once_and_nothing_is_lost(scene):
 
 
 def test_the_older_of_two_controllers_is_fenced_and_the_newer_one_takes_the_workers_over(scene):
-    scene.pace_s = 0.1
+    scene.settings["flow"]["lease_s"] = 20.0
     older = scene.start()
     scene.wait_for(lambda state: state.version >= 2)
     workers = {name: scene.process(name).pid for name in ("gen-0", "gen-1", "rank-0")}
+    for name in ("gen-0", "gen-1"):
+        os.kill(workers[name], signal.SIGSTOP)  # the run must not end before the second controller comes
     newer = scene.start()
+    scene.wait_for(lambda state: state.epoch == 2)
+    for name in ("gen-0", "gen-1"):
+        os.kill(workers[name], signal.SIGCONT)
 
     assert older.wait(60) == 1, scene.output
     assert newer.wait(60) == 0, scene.output
