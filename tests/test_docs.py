@@ -74,6 +74,17 @@ def test_every_make_target_that_a_document_names_exists() -> None:
     assert named - targets == set()
 
 
+def test_every_test_that_a_document_names_exists() -> None:
+    named = [
+        (path, name)
+        for document in DOCUMENTS
+        for path, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", document.read_text())
+    ]
+
+    assert named
+    assert [(path, name) for path, name in named if f"def {name}(" not in (ROOT / path).read_text()] == []
+
+
 def test_continuous_integration_runs_the_commands_of_the_readme() -> None:
     commands = {line.partition("#")[0].strip() for block in blocks(README, "bash") for line in block.splitlines()}
     run = (ROOT / ".ci" / "run").read_text()
