@@ -184,7 +184,7 @@ class RedisLog(RedisReader):
 
     def pressure(self) -> bool:
         """Whether the server's memory is above four fifths of its limit; never without a limit."""
-        info = self._insist(lambda: server_info(self._connection))
+        info = self._insist(lambda: server_info(self._connection, "memory"))
         limit = int(info.get("maxmemory", 0))
         return limit > 0 and int(info["used_memory"]) > PRESSURE * limit
 

@@ -65,9 +65,9 @@ def settings_check(connection: Connection, *, relaxed: bool = False) -> ServerFa
     return facts
 
 
-def server_info(connection: Connection) -> dict[str, str]:
-    """What INFO says, all sections."""
-    lines = _text(connection.call("INFO")).splitlines()
+def server_info(connection: Connection, section: str = "default") -> dict[str, str]:
+    """What INFO says in this section; the default one is most of them."""
+    lines = _text(connection.call("INFO", section)).splitlines()
     return {key: value for key, colon, value in (line.partition(":") for line in lines) if colon}
 
 

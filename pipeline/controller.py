@@ -120,7 +120,8 @@ class Controller:
 
     def turn(self) -> Wait:
         """Decide everything that can be decided, then wait for the outside once and decide what follows from it."""
-        wait = self._advance()
+        pressure = self.log.pressure()
+        wait = self._advance(pressure)
         self._flush()
         self.observer.waiting(self.state, wait)
         if wait.why is WaitFor.NOTHING:
@@ -134,15 +135,14 @@ class Controller:
             if why is not None:
                 self._flush()
                 raise RunFailed(why)
-            wait = self._advance()
+            wait = self._advance(pressure)
             if wait.why is WaitFor.NOTHING:  # what has arrived beyond the Finish waits for the next Open
                 break
         self._flush()
         return wait
 
-    def _advance(self) -> Wait:
+    def _advance(self, pressure: bool) -> Wait:
         """Ask the scheduler again after each entry, until it says what it waits for."""
-        pressure = self.log.pressure()
         while True:
             decision = schedule(self.state, self.policy, self.clock(), pressure)
             if isinstance(decision, Wait):
