@@ -1,7 +1,8 @@
 """Where a reading verb finds a run's log: running, sealed, or left behind by a crash.
 
 Rule 1: reading disturbs nobody: no pen, no key is written.
-Rule 2: a server that was started for one command ends with it; it holds the folder's lock meanwhile, so that nobody
+Rule 2: a run that no controller has opened since it was forked or imported lies whole in its segments.
+Rule 3: a server that was started for one command ends with it; it holds the folder's lock meanwhile, so that nobody
         starts a second one.
 """
 
@@ -13,9 +14,10 @@ from typing import Final
 from rollog.events import server
 from rollog.events.connection import Address
 from rollog.events.errors import MissingEntry
-from rollog.events.file_log import SUFFIX, FileLog
+from rollog.events.file_log import SUFFIX, FileLog, GrowingLog
 from rollog.events.log import Reader
 from rollog.events.mark import MarkFile, check_mark
+from rollog.events.planting import planting_of
 from rollog.events.redis_reader import RedisReader
 from rollog.events.vocabulary import Finish
 
@@ -36,16 +38,22 @@ def mark_of(run_folder: Path) -> MarkFile:
 
 
 @contextmanager
-def open_reader(source: Path | str, run: str | None = None) -> Iterator[Reader]:
-    """The log of ``source``: a run's folder, a segment or a folder of segments, or a server's URL.
+def open_reader(source: Path | str, run: str | None = None, folder: Path | None = None) -> Iterator[Reader]:
+    """The log of ``source``: a run's folder, an archive, a segment or a folder of segments, or a server's URL.
 
-    ``run``: the run's name; a folder's own name unless given, and needed with a URL. Raises ``MissingEntry`` where no
-    log is, ``LostTail`` when the server holds less than was acknowledged.
+    ``run``: the run's name; a folder's own name unless given, and needed with a URL. ``folder``: where a URL's run has
+    its sealed segments, if here. Raises ``MissingEntry`` where no log is, ``LostTail`` when the server holds less than
+    was acknowledged.
     """
     if isinstance(source, str) and "://" in source:
         if run is None:
             raise ValueError(f"{source} may hold many runs: name one")
-        with closing(RedisReader(Address.parse(source), run, answer_within_s=ANSWER_WITHIN_S)) as reader:
+        if folder is not None and planting_of(folder) and (sealed := archive_of(folder)) is not None:
+            yield sealed
+            return
+        older = None if folder is None else GrowingLog(segments_of(folder))
+        address = Address.parse(source)
+        with closing(RedisReader(address, run, archive=older, answer_within_s=ANSWER_WITHIN_S)) as reader:
             yield reader
         return
     path = Path(source)
@@ -54,19 +62,32 @@ def open_reader(source: Path | str, run: str | None = None) -> Iterator[Reader]:
         return
     archive = archive_of(path)
     running = server.is_running(path)
-    if not running and archive is not None and sealed_to_the_end(path, archive):
+    if archive is not None and (planting_of(path) or (not running and sealed_to_the_end(path, archive))):
         yield archive
         return
     if not running and not (path / "log" / "server.json").exists():
         raise MissingEntry(f"{path} holds no log, neither segments nor a server's data: give its server, --redis URL")
     with (
         server.start_for_reading(path) as found,
-        closing(RedisReader(found.address(), run or path.resolve().name, archive=archive)) as reader,
+        closing(
+            RedisReader(found.address(), run or path.resolve().name, archive=GrowingLog(segments_of(path)))
+        ) as reader,
     ):
         mark = mark_of(path).read()
         if mark is not None:
             check_mark(mark, reader.log_id(), reader.head(), reader.digest_at(mark.offset))
         yield reader
+
+
+def log_id_of(reader: Reader) -> str:
+    """The id of the log that is read. Raises ``MissingEntry`` when there is none yet."""
+    match reader:
+        case FileLog():
+            return reader.log_id
+        case RedisReader():
+            if (found := reader.log_id()) is not None:
+                return found
+    raise MissingEntry("the log has no id yet: it gets one when a controller opens it")
 
 
 def archive_of(run_folder: Path) -> FileLog | None:

@@ -105,7 +105,10 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fork:
-    """The first own entry of a fork: in flight becomes waiting, standing becomes the checkpoint's version."""
+    """The first own entry of a fork: in flight becomes waiting, standing becomes the checkpoint's version.
+
+    ``offset``, ``digest``: of the parent's entry before it. ``dataset``, ``seed``, ``num_rows``: None is unchanged.
+    """
 
     run: str
     parent: str
@@ -113,6 +116,9 @@ class Fork:
     digest: str
     changes: Mapping[str, Any]
     reason: str
+    dataset: str | None = None
+    seed: int | None = None
+    num_rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,10 @@ from pathlib import Path
 from rollog.events import server
 from rollog.events.connection import Address
 from rollog.events.errors import ServerUnreachable
-from rollog.events.file_log import seal_tail
-from rollog.events.reading import archive_of, mark_of, segments_of
+from rollog.events.file_log import GrowingLog, seal_tail
+from rollog.events.mark import check_mark
+from rollog.events.planting import obey_planting
+from rollog.events.reading import mark_of, segments_of
 from rollog.events.redis_log import RedisLog
 from rollog.events.redis_reader import RedisReader
 from rollog.events.server_settings import settings_check
@@ -57,15 +59,18 @@ class LogServer:
             address,
             plan.run,
             mark=mark_of(self._folder),
-            archive=archive_of(self._folder),
+            archive=GrowingLog(segments_of(self._folder)),
             accept_loss=accept_loss,
             revive=self._revive if self._embedded else None,
         )
+        obey_planting(self._folder, self.log)
 
     def log_id(self) -> str:
-        """The id of the log. Raises ``ServerUnreachable`` before the first controller opened it."""
+        """The id of the log. Raises ``LostTail`` when it is gone, ``ServerUnreachable`` when there never was one."""
         found = self.log.log_id()
         if found is None:
+            if (mark := mark_of(self._folder).read()) is not None:
+                check_mark(mark, None, self.log.head(), None)
             raise ServerUnreachable("the server holds no log yet: it gets its id when a controller opens it")
         return found
 

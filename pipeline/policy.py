@@ -54,9 +54,12 @@ class Policy:
     """Steps between two periodic checkpoints."""
 
     @classmethod
-    def of(cls, plan: Plan, rows: Rows) -> "Policy":
-        """The policy of this plan over a data set. Raises ``PlanError`` when the data cannot fill one step."""
-        bounds = plan.derived(rows.num_rows)
+    def of(cls, plan: Plan, rows: Rows, slate: tuple[int, int] = (0, 0)) -> "Policy":
+        """The policy of this plan over a data set. Raises ``PlanError`` when the data cannot fill one step.
+
+        ``slate``: step and ordinal from which batches are counted (``State.slate``).
+        """
+        bounds = plan.derived(rows.num_rows, slate)
         return cls(
             failure=plan.failure,
             sampler=make_sampler(plan.sampler),

@@ -17,7 +17,7 @@ from typing import Any, Final
 from rollog.events.errors import Fenced
 from rollog.events.vocabulary import FinishReason, Open, Start
 from rollog.pipeline.checkpoint_store import CheckpointStore
-from rollog.pipeline.config import Plan, apply_changes, changes_on_resume
+from rollog.pipeline.config import Plan, changes_on_resume, resumed_plan
 from rollog.pipeline.controller import Controller, Observer
 from rollog.pipeline.environments.filters import rule_of
 from rollog.pipeline.environments.reward_child import RewardChild
@@ -30,7 +30,7 @@ from rollog.pipeline.machine import describe, version_of
 from rollog.pipeline.mailbox import Mailbox
 from rollog.pipeline.observers import Observers, PrunesCheckpoints, SavesSnapshots
 from rollog.pipeline.policy import Policy
-from rollog.pipeline.reconfigure import configure, drop
+from rollog.pipeline.reconfigure import configure, drop, refuse_change
 from rollog.pipeline.run_folder import RunFolder
 from rollog.replay import snapshots
 from rollog.replay.projector import fold
@@ -71,8 +71,11 @@ class End:
         return EXIT_CODES[self.reason]
 
 
-def check(plan: Plan) -> tuple[Loader, Policy]:
-    """Refuse what cannot work: model, data, bounds, reward. Raises ``ModelError``, ``DataError``, ``PlanError``."""
+def check(plan: Plan, slate: tuple[int, int] = (0, 0)) -> tuple[Loader, Policy]:
+    """Refuse what cannot work: model, data, bounds, reward. Raises ``ModelError``, ``DataError``, ``PlanError``.
+
+    ``slate``: step and ordinal from which batches are counted.
+    """
     folder = Path(plan.model.path)
     if not (folder / "config.json").is_file():
         raise ModelError(
@@ -82,7 +85,7 @@ def check(plan: Plan) -> tuple[Loader, Policy]:
     if not any(folder.glob("*.safetensors")):
         raise ModelError(f"model.path={folder}: no *.safetensors in it. Save the model again with save_pretrained.")
     loader = Loader.open(plan.data, seed=plan.seed, prompts_per_step=plan.grpo.prompts_per_step)
-    policy = Policy.of(plan, loader)
+    policy = Policy.of(plan, loader, slate)
     with RewardChild(plan.reward, plan.flow.reward_timeout_s, rule=rule_of(plan.failure.filter)):
         return loader, policy
 
@@ -95,15 +98,17 @@ def prepare_resume(
     Raises ``PlanError`` for what a resume may not change, ``LogBehindCheckpoint``.
     """
     recorded = state.settings or folder.plan().settings()
-    wanted = Plan.from_settings(apply_changes(recorded, overrides), origin="resumed settings")
+    wanted = resumed_plan(recorded, overrides)
     changes = changes_on_resume(recorded, wanted)
-    loader, policy = check(wanted)
+    loader, policy = check(wanted, state.slate)
     if state.offset and loader.fingerprint != state.dataset:
         raise PlanError(
             f"data.path={wanted.data.path}: its rows are not those that run {wanted.run} began with (fingerprint "
             f"{loader.fingerprint[:12]}, recorded {state.dataset[:12]}). Put the old rows back, or use `rollog fork`."
         )
     CheckpointStore(folder.checkpoints, server.log, server.log_id).on_this_log()
+    if state.rules is not None:
+        refuse_change(state, changes, policy.sampler)
     for prompt in drops:
         drop(state, policy, prompt)  # refused now rather than when the pen is taken
     return Ready(folder=folder, plan=wanted, loader=loader, policy=policy, changes=changes, drops=drops)

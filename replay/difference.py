@@ -38,6 +38,7 @@ def difference(before: State, after: State) -> list[Change]:
 
 
 _SCALARS: Final[Mapping[str, str]] = {
+    "archived": "entries in segments",
     "epoch": "writer epoch",
     "run": "run",
     "dataset": "data set",
@@ -48,6 +49,8 @@ _SCALARS: Final[Mapping[str, str]] = {
     "generation": "trainer generation",
     "resumes_in_vain": "trainers that ended in vain",
     "handed_out": "prompts handed out",
+    "slate_step": "batches counted from step",
+    "slate_prompt": "batches counted from prompt",
     "cursor": "cursor",
     "exhausted": "data at its end",
     "slots": "orders sent",

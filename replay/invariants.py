@@ -89,7 +89,7 @@ class Audit:
         finished, last_input = self.state.finish is not None, self.state.input
         fold(self.state, entry)
         self.entries += 1
-        opens = any(isinstance(event, Open) for event in entry.events[:1])
+        opens = any(isinstance(event, (Open, Fork)) for event in entry.events[:1])
         self._require(AFTER_FINISH, not finished or opens, "the run is finished, and no controller has opened it again")
         founds = any(isinstance(event, (Start, Fork)) for event in entry.events)
         held = founds or entry.epoch == self.state.epoch

@@ -78,7 +78,7 @@ def opened(source: Source, environment: Mapping[str, str] = os.environ) -> Itera
     if not name:
         raise BadReference("name a run, or an archive with --log FILE")
     place, label = _place(name, source.redis, environment)
-    with open_reader(place, label) as reader:
+    with open_reader(place, label, find_folder(name, environment)) as reader:
         if isinstance(reader, RedisReader) and reader.log_id() is None:
             raise NoSuchRun(f"the server holds no run named {label or name}")
         yield Timeline(reader)

@@ -9,7 +9,7 @@ Rule 4: folding one event copies nothing that grows with the run or the buffer. 
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, assert_never
+from typing import assert_never
 
 from rollog.events.log import Entry
 from rollog.events.messages import Cause
@@ -26,6 +26,7 @@ from rollog.events.vocabulary import (
     Drop,
     Event,
     Evict,
+    EvictReason,
     Exhaust,
     FailureKind,
     Filter,
@@ -50,9 +51,9 @@ from rollog.events.vocabulary import (
     Stamp,
     Start,
     Stop,
-    StopReason,
     Train,
 )
+from rollog.replay import new_terms
 from rollog.replay.errors import BrokenHistory
 from rollog.replay.places import find, find_idle, hand_out, move, remove, require, stamp
 from rollog.replay.state import (
@@ -108,22 +109,17 @@ def _apply(state: State, event: Event, cause: Cause) -> None:
             state.rules = Rules.of(state.settings)
             state.generation = cause.offset
         case Fork():
-            state.run = event.run
-            _change_settings(state, event.changes)
-            for group in state.at(Place.IN_FLIGHT):
-                group.order = None
-                move(state, group, Place.WAITING)
-            state.standing = state.newest_checkpoint() or 0
+            new_terms.fork(state, event)
         case Open():
             require(event.epoch > state.epoch, f"writer epoch {event.epoch} does not follow {state.epoch}")
             state.epoch, state.resumes_in_vain = event.epoch, 0
             for group in state.groups.values():
                 group.lost_attempts = 0
             if state.finish is not None:
-                _pardon(state)
+                new_terms.pardon(state)
                 state.stopping = state.finish = None
         case Configure():
-            _configure(state, event)
+            new_terms.configure(state, event)
         case Resume():
             require(event.version <= state.version, f"version {event.version} is above {state.version}")
             state.generation, state.standing = cause.offset, event.version
@@ -217,6 +213,8 @@ def _apply(state: State, event: Event, cause: Cause) -> None:
                 state.lost += group.place is not Place.RESERVE
                 remove(state, group)
             state.evicted += len(event.prompts)
+            if event.reason is EvictReason.FORK:
+                new_terms.clean_slate(state)
         case Cancel():
             group = find(state, event.prompt, Place.IN_FLIGHT, attempt=event.attempt)
             move(state, group, Place.WAITING)
@@ -265,7 +263,11 @@ def _apply(state: State, event: Event, cause: Cause) -> None:
             )
         case Finish():
             state.finish = event.reason
-        case Late() | Archive() | Stall() | Note():
+        case Archive():
+            require(event.first == state.archived + 1, f"entry {event.first} does not follow {state.archived}")
+            require(event.first <= event.last < cause.offset, f"entries {event.first}..{event.last} are not all there")
+            state.archived = event.last
+        case Late() | Stall() | Note():
             pass
         case _:
             assert_never(event)
@@ -330,18 +332,6 @@ def _forget_old_steps(state: State) -> None:
         del state.saves[version]
 
 
-def _pardon(state: State) -> None:
-    """After a failed run is opened again, only the counter that ran out starts anew, only of the prompt named."""
-    stopping = state.stopping
-    if stopping is None or stopping.reason is not StopReason.FAILED or stopping.prompt is None:
-        return
-    group = state.groups.get(stopping.prompt)
-    if group is not None and group.last_failure is FailureKind.INFRA:
-        group.infra_failures = 0
-    elif group is not None and group.last_failure is FailureKind.DATA:
-        group.data_failures = 0
-
-
 def _spare_stands_in(state: State, prompt: int, nth: int) -> Group:
     group = find(state, prompt, Place.RESERVE)
     group.nth = nth
@@ -354,39 +344,6 @@ def _end_loan(state: State, loan: int) -> None:
     spare = state.groups.get(state.loans.pop(loan).spare)
     if spare is not None:
         spare.loan = None
-
-
-def _configure(state: State, event: Configure) -> None:
-    """Settings change. With another sampler, stamps and debts of the old one end; new stamps follow as events."""
-    assert state.rules is not None
-    before = state.rules.sampler
-    _change_settings(state, event.changes)
-    state.cursor = event.cursor
-    if state.rules.sampler == before:
-        return
-    state.lost, state.stamps_made = 0, False
-    state.loans_forgiven += len(state.loans)
-    state.loans.clear()
-    for group in state.groups.values():
-        group.loan, group.nth = None, 0
-        if group.place not in (Place.SELECTED, Place.RESERVE):
-            stamp(state, group, None)
-    for number, step in state.steps.items():
-        if number >= state.filling:
-            step.shortfall = 0
-
-
-def _change_settings(state: State, changes: Any) -> None:
-    """Set dotted paths; the sections on the way are copied, so that no other holder of the settings sees it."""
-    for path, value in changes.items():
-        *sections, name = path.split(".")
-        section: dict[str, Any] = state.settings
-        for part in sections:
-            section[part] = dict(section.get(part) or {})
-            section = section[part]
-        section[name] = value
-    if changes:
-        state.rules = Rules.of(state.settings)
 
 
 __all__: Sequence[str] = ("fold", "fold_all")

@@ -1,14 +1,13 @@
 """A saved State every so many offsets, so that a resume folds only the tail.
 
-Rule 1: a snapshot is disposable. It is used only when it names an entry of this very log, was made by this very fold, and
-        is whole; anything else means an older one, or folding from the beginning. Nothing is ever lost with it.
+Rule 1: a snapshot is disposable. It is used only when it names an entry of this very log, was made by this very fold,
+        and is whole; anything else means an older one, or folding from the beginning. Nothing is ever lost with it.
 Rule 2: what can be derived is not saved: the ready index and the rules are made again from the rest.
 Rule 3: the two newest are kept, since the newest can turn out broken.
 
 File ``<offset>.snapshot``: MessagePack of {format, fold, offset, digest, state_digest, state}.
 """
 
-from collections.abc import Iterator
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
@@ -22,6 +21,7 @@ from rollog.events.durable import write_synced
 from rollog.events.errors import LogError
 from rollog.events.log import Reader
 from rollog.replay.plain import state_digest
+from rollog.replay.projector import fold_all
 from rollog.replay.state import Place, Rules, State
 
 FORMAT: Final = 1
@@ -29,7 +29,7 @@ KEPT: Final = 2
 EVERY: Final = 5_000
 """Entries between two snapshots: folding so many takes a fraction of a second."""
 MAX_BYTES: Final = 16 << 20
-FOLD_FILES: Final = ("state.py", "places.py", "ready.py", "projector.py")
+FOLD_FILES: Final = ("state.py", "places.py", "ready.py", "new_terms.py", "projector.py")
 ORDERED: Final = "places"
 
 
@@ -43,12 +43,23 @@ def save(folder: Path, state: State) -> Path:
     return path
 
 
-def newest(folder: Path, log: Reader) -> State:
-    """The State of the newest snapshot that fits this log; an empty one when there is none."""
-    head = log.head()
+def at(folder: Path, log: Reader, offset: int) -> State:
+    """The State after the entry at ``offset``: the newest snapshot before it, and the entries from there folded."""
+    state = newest(folder, log, offset)
+    return fold_all(log.read(state.offset + 1, offset), state)
+
+
+def newest(folder: Path, log: Reader, up_to: int | None = None) -> State:
+    """The State of the newest snapshot that fits this log; an empty one when there is none.
+
+    ``up_to``: only snapshots of this entry and those before it.
+    """
+    last = log.head().offset if up_to is None else up_to
     for path in _newest_first(folder):
+        if int(path.stem) > last:
+            continue
         state = _read(path)
-        if state is None or not 0 < state.offset <= head.offset:
+        if state is None or not 0 < state.offset <= last:
             continue
         try:
             (entry,) = log.read(state.offset, state.offset)
@@ -117,8 +128,8 @@ def _read(path: Path) -> State | None:
 
 
 def _newest_first(folder: Path) -> list[Path]:
-    found: Iterator[Path] = folder.glob("*.snapshot") if folder.is_dir() else iter(())
-    return sorted(found, reverse=True)
+    found = folder.glob("*.snapshot") if folder.is_dir() else ()
+    return sorted((path for path in found if path.stem.isdecimal()), reverse=True)
 
 
 @cache

@@ -183,7 +183,7 @@ class Rules:
             return cls(
                 prompts_per_step=settings["grpo"]["prompts_per_step"],
                 rollouts_per_prompt=settings["grpo"]["rollouts_per_prompt"],
-                lookahead=sampler.get(window, 0),
+                lookahead=sampler.get(window) or 0,
                 sampler=sampler["name"],
                 pinned=settings.get("determinism", "off") == "pinned",
                 keep_last=settings["checkpoint"]["keep_last"],
@@ -199,6 +199,8 @@ class State:
     # where the log stands
     offset: int = 0
     digest: str = GENESIS
+    archived: int = 0
+    """The entries up to here lie in segments."""
     epoch: int = 0
     input: str | None = None
     # what the run is
@@ -210,6 +212,10 @@ class State:
     num_rows: int = 0
     # prompts
     handed_out: int = 0
+    slate_step: int = 0
+    """Batches are counted from this step, which begins with the ordinal ``slate_prompt``: a fork may change their
+    size."""
+    slate_prompt: int = 0
     cursor: int = -1
     exhausted: bool = False
     slots: int = 0
@@ -246,6 +252,11 @@ class State:
     # the end
     stopping: Stopping | None = None
     finish: FinishReason | None = None
+
+    @property
+    def slate(self) -> tuple[int, int]:
+        """The step from which batches are counted, and the ordinal that it begins with."""
+        return self.slate_step, self.slate_prompt
 
     @property
     def filling(self) -> int:

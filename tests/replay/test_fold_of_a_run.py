@@ -222,7 +222,6 @@ def test_workers_come_load_and_go() -> None:
     "remark",
     [
         Late(what="group", prompt=0, attempt=1, worker="gen-0"),
-        Archive(first=1, last=2, file="a.segment", digest="0" * 64),
         Stall(what="stalled", text="nothing for 900 s"),
         Note(what="note", text="hello"),
         Load(worker="nobody", version=0, digest="0" * 64),

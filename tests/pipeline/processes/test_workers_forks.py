@@ -84,6 +84,7 @@ def test_a_pinned_fork_without_changes_ends_with_the_weights_of_its_parent(scene
     assert [event.version for event in again.events(Resume)] == [9]
 
 
+@pytest.mark.long
 def test_a_fork_of_a_crashed_run_takes_other_data_from_there_and_can_be_forked_again(scene, the_fork, rollog):
     scene.settings["checkpoint"] = {"every_steps": 2}
     scene.start()
@@ -126,6 +127,7 @@ def test_a_fork_of_a_crashed_run_takes_other_data_from_there_and_can_be_forked_a
     assert whole(third).holds
 
 
+@pytest.mark.long
 def test_a_fork_whose_server_was_emptied_is_refused(scene, the_fork, rollog):
     scene.start()
     assert scene.finish() == 0, scene.output
@@ -143,6 +145,7 @@ def test_a_fork_whose_server_was_emptied_is_refused(scene, the_fork, rollog):
     start(fork.run).shutdown()
 
 
+@pytest.mark.long
 def test_the_reading_verbs_cross_the_border_of_a_fork(scene, the_fork, rollog):
     scene.start()
     assert scene.finish() == 0, scene.output
