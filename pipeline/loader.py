@@ -3,8 +3,8 @@
 Rule 1: ordinal o is epoch o div M, position o mod M of M rows; its row follows from the seed alone (``permutation``).
 Rule 2: a row is plain: texts, numbers, lists and maps, always with ``prompt``, ``answer`` and ``source``.
 Rule 3: every row is checked before the run begins.
-Rule 4: the fingerprint is of the content as the run sees it, not of the file: the same rows as JSONL and as a data set
-        folder have the same one.
+Rule 4: the fingerprint is of the content as the run sees it, not of the file: the same rows as JSONL, as Parquet, in a
+        data set folder and from the hub have the same one.
 """
 
 import json
@@ -17,7 +17,8 @@ import msgpack
 from rollog.pipeline import permutation
 from rollog.pipeline.errors import DataError
 from rollog.pipeline.settings import Data
-from rollog.pipeline.sources import Row, Source, open_source
+from rollog.pipeline.sources import Source, open_source
+from rollog.pipeline.tables import Row
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Where rows come from: a JSONL file, a data set folder, a reasoning-gym task. Raw rows by index, each with its place.
+"""Where rows come from: a file, a folder, the hub, a reasoning-gym task. Raw rows by index, each with its place.
 
 Rule 1: a source gives any row by its index; nothing is streamed, because an ordinal's row must be there at any time.
 Rule 2: what cannot be read is a DataError with file and line (or row), found when the source is opened and not mid-run.
@@ -7,17 +7,23 @@ Rule 3: ``datasets`` and ``reasoning_gym`` are imported when a plan asks for the
 
 import difflib
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NoReturn, Protocol
+from typing import Final, NoReturn, Protocol
 
 from rollog.pipeline.errors import DataError
 from rollog.pipeline.settings import Data, Task
+from rollog.pipeline.tables import Row, TableRows, open_hub, open_parquet, open_saved
 
 TASK_PREFIX: Final = "reasoning_gym:"
-
-Row = dict[str, Any]
+READ: Final = (".jsonl", ".parquet")
+"""Endings of the files that can be read."""
+SUFFIXES: Final = frozenset({*READ, ".json", ".csv", ".tsv", ".txt", ".arrow", ".gz", ".zst"})
+"""Names that end so are meant as files, whether they exist or not."""
+HUB_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
+"""org/name"""
 
 
 class Source(Protocol):
@@ -39,19 +45,41 @@ class Source(Protocol):
 
 def open_source(data: Data) -> Source:
     """The source that ``data.path`` names. DataError when there is none, or it is empty or malformed."""
-    if data.path.startswith(TASK_PREFIX):
-        return _task(data.path.removeprefix(TASK_PREFIX), data.task or Task())
-    path = Path(data.path)
+    path, name = Path(data.path), data.path
+    if name.startswith(TASK_PREFIX):
+        _has_neither(data, split=data.split, subset=data.subset)
+        return _task(name.removeprefix(TASK_PREFIX), data.task or Task())
     if path.is_dir():
-        return _folder(path, data.split)
-    if path.is_file() and path.suffix == ".jsonl":
-        return _jsonl(path)
-    if path.exists():
-        raise DataError(f"data.path={path}: files named *{path.suffix} cannot be read. Convert it to a .jsonl file.")
-    raise DataError(
-        f"data.path={path}: no such file or folder. Correct the path; a data set of the Hugging Face hub is first "
-        f"saved with datasets.load_dataset(...).save_to_disk(FOLDER), and a reasoning-gym task is {TASK_PREFIX}<task>."
-    )
+        parquet = any(path.glob("*.parquet"))
+        _has_neither(data, split=data.split if parquet else None, subset=data.subset)
+        return open_parquet(path) if parquet else open_saved(path, data.split)
+    if path.suffix in SUFFIXES or path.exists() or not HUB_ID.fullmatch(name):
+        _has_neither(data, split=data.split, subset=data.subset)
+        return _file(path)
+    return open_hub(name, data.subset, data.split)
+
+
+def _file(path: Path) -> Source:
+    if not path.exists():
+        raise DataError(
+            f"data.path={path}: no such file or folder. Correct the path; a data set of the Hugging Face hub is named "
+            f"org/name, and a reasoning-gym task {TASK_PREFIX}<task>."
+        )
+    match path.suffix:
+        case ".jsonl":
+            return _jsonl(path)
+        case ".parquet":
+            return open_parquet(path)
+        case suffix:
+            known = " or ".join(READ)
+            raise DataError(f"data.path={path}: files named *{suffix} cannot be read. Convert it to {known}.")
+
+
+def _has_neither(data: Data, **names: str | None) -> None:
+    """Refuse settings that nothing here would read."""
+    for name, value in names.items():
+        if value is not None:
+            raise DataError(f"data.path={data.path}: has no {name}s, and data.{name}={value}. Remove data.{name}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,53 +127,6 @@ def _jsonl(path: Path) -> JsonlRows:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON value")
-
-
-@dataclass(frozen=True, slots=True)
-class TableRows:
-    """Rows of anything that is indexed by int: a ``datasets.Dataset``, or a list of made problems."""
-
-    name: str
-    origin: str
-    table: Any
-
-    def __len__(self) -> int:
-        return len(self.table)
-
-    def __getitem__(self, index: int) -> Row:
-        return dict(self.table[index])
-
-    def __iter__(self) -> Iterator[Row]:
-        return (dict(row) for row in self.table)
-
-    def place(self, index: int) -> str:
-        return f"{self.origin} row {index}"
-
-
-def _folder(path: Path, split: str | None) -> TableRows:
-    """A folder written by ``datasets``' ``save_to_disk`` (Arrow files; nothing in it runs code)."""
-    try:
-        import datasets
-    except ModuleNotFoundError as error:
-        raise DataError(f"data.path={path}: reading it needs `pip install 'rollog[train]'` (datasets).") from error
-    try:
-        loaded = datasets.load_from_disk(str(path))
-    except (OSError, ValueError, LookupError) as error:  # LookupError: what it raises for a saved set without rows
-        raise DataError(
-            f"data.path={path}: no rows can be read from it: {error}. Give a folder that save_to_disk has written."
-        ) from error
-    if isinstance(loaded, datasets.DatasetDict):
-        names = sorted(str(name) for name in loaded)
-        if split is None and len(names) == 1:
-            split = names[0]
-        if split not in names:
-            raise DataError(f"data.path={path}: it has no data.split={split}. Use one of: {', '.join(names)}.")
-        loaded = loaded[split]
-    elif split is not None:
-        raise DataError(f"data.path={path}: has no splits, and data.split={split}. Remove data.split.")
-    if len(loaded) == 0:
-        raise DataError(f"data.path={path}: holds no rows. Save a data set that has some.")
-    return TableRows(path.name, str(path), loaded)
 
 
 def _task(name: str, task: Task) -> TableRows:

@@ -193,7 +193,8 @@ def test_an_empty_or_foreign_folder_is_refused(tmp_path: Path) -> None:
     ("path", "says"),
     [
         ("nowhere.jsonl", "no such file or folder"),
-        ("openai/gsm8k", r"no such file or folder.*save_to_disk"),
+        ("data/nowhere.parquet", "no such file or folder"),
+        ("./openai/gsm8k", r"no such file or folder.*named org/name"),
         (__file__, r"files named \*\.py cannot be read"),
         ("reasoning_gym:chain_sums", r"no such task\. Did you mean chain_sum"),
     ],
