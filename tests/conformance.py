@@ -18,6 +18,7 @@ if __name__ == "__main__":  # run as a module: what tests share lies beside this
 
 from adapters import compaction, floor, frontier, pump, retry, sampler
 from adapters.mismatch import Mismatch
+from rollog.replay.errors import ReplayError
 
 Scenario = Mapping[str, Any]
 
@@ -47,8 +48,14 @@ def read(path: str | Path) -> list[Scenario]:
 
 
 def replay(scenario: Scenario) -> list[Mismatch]:
-    """All mismatches of a scenario."""
-    return list(ADAPTERS[scenario["kind"]](scenario))
+    """All mismatches of a scenario. Where ours has gone another way and nothing more can follow, that is the last."""
+    found: list[Mismatch] = []
+    try:
+        for mismatch in ADAPTERS[scenario["kind"]](scenario):
+            found.append(mismatch)
+    except (ReplayError, LookupError) as error:
+        found.append(Mismatch(scenario["id"], "the replay cannot go on", "what was recorded", repr(error)))
+    return found
 
 
 def main(paths: Sequence[str]) -> int:

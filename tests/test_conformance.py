@@ -179,6 +179,13 @@ def test_a_skipped_or_repeated_prompt_of_a_resume_would_be_seen() -> None:
         assert [mismatch.where for mismatch in conformance.replay(wrong)] == ["sent after the resume"]
 
 
+def test_a_history_in_which_ours_has_gone_another_way_is_a_mismatch_and_no_crash() -> None:
+    scenario = next(s for s in scenarios() if s["id"] == "pump-004")
+    gone_astray = {**scenario, "events": [["commit", "p0", 0], *scenario["events"]]}
+
+    assert conformance.replay(gone_astray)[-1].where == "the replay cannot go on"
+
+
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
@@ -203,10 +210,11 @@ def test_the_command_counts_scenarios_and_mismatches_and_fails_on_any(tmp_path: 
     assert failed.stdout.startswith("floor-000: step: expected {'error': ['something', 'else']}, got")
 
 
-def test_the_command_refuses_what_is_no_vector_file(tmp_path: Path) -> None:
+def test_the_command_refuses_what_is_no_vector_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = tmp_path / "other.jsonl"
-    other.write_text('{"kind": "sampler"}\n{"kind": "weather"}\n'[20:])
+    for text, says in (('{"kind": "weather"}\n', "1: no scenario"), ("\n", "1: not JSON")):
+        other.write_text(text)
+        assert conformance.main([str(other)]) == 2
+        assert f"{other}:{says}" in capsys.readouterr().err
 
-    refused = run(other)
-    assert refused.returncode == 2
-    assert f"{other}:1: " in refused.stderr
+    assert conformance.main([]) == conformance.main([str(tmp_path / "missing.jsonl")]) == 2

@@ -55,11 +55,14 @@ class Bench:
         outcomes: list[str] = []
         backoffs: list[float] = []
         stopped_by: FailureKind | None = None
+        events: tuple[Event, ...] = ()
         while True:
             self.slot_log.append(["reserve", f"a{self.attempts}"])
-            outcomes.append(next(script))
-            events = self._answered(prompt, outcomes[-1])
-            self.slot_log.append(["commit" if outcomes[-1] == "ok" else "remove", f"a{self.attempts}"])
+            if (outcome := next(script, None)) is None:  # ours tries more often than the recording
+                break
+            outcomes.append(outcome)
+            events = self._answered(prompt, outcome)
+            self.slot_log.append(["commit" if outcome == "ok" else "remove", f"a{self.attempts}"])
             self.attempts += 1
             match events:
                 case (Retry(kind=kind), Stop()):
