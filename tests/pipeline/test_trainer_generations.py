@@ -3,7 +3,6 @@
 v, and the place of every ordinal, stay as they are; a step trained again moves only ``standing``.
 """
 
-
 import pytest
 
 from rollog.events.messages import Chunk, SaveOrder
