@@ -158,7 +158,7 @@ class Sampler(Section):
     """windowed only. true: of several groups the newest is trained first; false: the one dispatched first."""
     target: Named | None = None
     """custom only: ``module:Class`` or ``file.py:Class`` (relative to the settings file). What it must answer stands in
-    ``pipeline/custom_sampler.py``."""
+    ``pipeline/custom_sampler.py``; ``examples/newest_first.py`` is one."""
 
     @model_validator(mode="before")
     @classmethod
