@@ -23,9 +23,10 @@ ABOUT: Final = """# Settings
 Written by `python -m rollog.pipeline.settings_doc` from the settings themselves; change them there.
 
 A run is described by a YAML file. `defaults: [base, other]` at its top names files beside it, whose settings lie
-beneath its own. On the command line `name=value` goes on top of both: `rollog train run.yaml grpo.max_steps=9`. A name that is not here is refused, as is a value of the wrong kind, a value out of its range, and
-every combination of settings that could not do what it says. `rollog train run.yaml --dry-run` prints all settings of
-a run, and every bound that follows from them.
+beneath its own. On the command line `name=value` goes on top of both: `rollog train run.yaml grpo.max_steps=9`. A
+name that is not here is refused, as is a value of the wrong kind, a value out of its range, and every combination of
+settings that could not do what it says. `rollog train run.yaml --dry-run` prints all settings of a run, and every
+bound that follows from them.
 
 Units stand in the names: `_s` is seconds, `_tokens` tokens; other counts are counts of what they name. `null` means
 that the value is derived, as the text says. N is `grpo.prompts_per_step`, K is `sampler.lookahead` or
