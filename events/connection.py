@@ -146,6 +146,18 @@ class Connection:
         self.call("SCRIPT", "LOAD", script.text)
         return self.call(*command)
 
+    def run_all(self, script: "Script", keys: Sequence[str], calls: Sequence[Sequence[Argument]]) -> None:
+        """Run one script for each list of arguments, in one round trip; their replies tell nothing."""
+        commands = [script.command(keys, arguments) for arguments in calls]
+        while commands:
+            replies = self.pipeline(commands)
+            commands = [command for command, said in zip(commands, replies, strict=True) if _unknown(said)]
+            for said in replies:
+                if isinstance(said, ServerSaid) and not _unknown(said):
+                    raise said
+            if commands:
+                self.call("SCRIPT", "LOAD", script.text)
+
     def close(self) -> None:
         """Let go of the socket."""
         self._wire.disconnect()
@@ -160,6 +172,11 @@ class ServerSaid(LogError):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.code = text.partition(" ")[0]
+
+
+def _unknown(reply: Any) -> bool:
+    """Whether the server said that it does not know the script."""
+    return isinstance(reply, ServerSaid) and reply.code == "NOSCRIPT"
 
 
 def _said(error: redis.exceptions.ResponseError) -> ServerSaid:

@@ -196,12 +196,20 @@ class Desk(Protocol):
         """
         ...
 
+    def take_up_to(self, most: int, worker: str, epoch: int, version: int, *, exactly: bool = False) -> Sequence[Order]:
+        """Up to ``most`` such orders in the order of their dispatch, in one script: one wait for the server's disk."""
+        ...
+
     def refresh(self, worker: str, claims: Sequence[tuple[str, int]]) -> Sequence[str]:
         """Refresh these (key, number) leases in one script; returns the keys that are gone or somebody else's."""
         ...
 
     def report(self, result: Result, lease: str | None = None) -> None:
         """Put the result into the stream and mark the lease done, in one transaction."""
+        ...
+
+    def report_all(self, results: Sequence[tuple[Result, str | None]]) -> None:
+        """Report all of them, in order, each with its lease: one wait for the server's disk."""
         ...
 
     def train(self, epoch: int, after: str | None, block_s: float) -> Sequence[tuple[str, TrainMessage]]:

@@ -270,6 +270,11 @@ class MemoryDesk:
                 return order
         return None
 
+    def take_up_to(self, most: int, worker: str, epoch: int, version: int, *, exactly: bool = False) -> Sequence[Order]:
+        """The first free orders that fit."""
+        taken = (self.take(worker, epoch, version, exactly=exactly) for _ in range(most))
+        return [order for order in taken if order is not None]
+
     def refresh(self, worker: str, claims: Sequence[tuple[str, int]]) -> Sequence[str]:
         """Refresh leases; returns the keys that are gone or somebody else's (refresh.lua)."""
         server, now, gone = self._server, self._server.clock(), []
@@ -292,6 +297,11 @@ class MemoryDesk:
                     return
                 server.leases[lease] = replace(held, done=True)
         server.results.append(Delivery(id=server.next_id(), body=body))
+
+    def report_all(self, results: Sequence[tuple[Result, str | None]]) -> None:
+        """Report one after the other."""
+        for result, lease in results:
+            self.report(result, lease)
 
     def train(self, epoch: int, after: str | None, block_s: float) -> Sequence[tuple[str, TrainMessage]]:
         """Messages for trainer ranks after that id; never waits."""

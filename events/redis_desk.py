@@ -47,13 +47,17 @@ class RedisDesk:
 
     def take(self, worker: str, epoch: int, version: int, *, exactly: bool = False) -> Order | None:
         """The first free order that fits, now leased to ``worker``."""
+        return next(iter(self.take_up_to(1, worker, epoch, version, exactly=exactly)), None)
+
+    def take_up_to(self, most: int, worker: str, epoch: int, version: int, *, exactly: bool = False) -> Sequence[Order]:
+        """The first free orders that fit, now leased to ``worker``."""
         self._num_takes += 1
         keys = self._keys
         reply = self._insist(lambda: self._connection.run(_TAKE, [keys.leases], [
             keys.meta, keys.work(epoch), keys.orders(epoch), epoch, worker, version, int(exactly),
-            f"{self._name}-{self._num_takes}",
+            f"{self._name}-{self._num_takes}", most,
         ]))  # fmt: skip
-        return cast(Order, unpack_message(reply[1])) if reply[0] == b"OK" else None
+        return [cast(Order, unpack_message(body)) for body in reply[1:]]
 
     def refresh(self, worker: str, claims: Sequence[tuple[str, int]]) -> Sequence[str]:
         """Refresh these leases; returns the keys that are gone or somebody else's."""
@@ -65,9 +69,16 @@ class RedisDesk:
 
     def report(self, result: Result, lease: str | None = None) -> None:
         """Put the result into the stream and mark the lease done."""
-        attempt, worker = claim_of(result) or (0, "")
-        arguments: list[Argument] = [pack_message(result), lease or "", attempt, worker]
-        self._insist(lambda: self._connection.run(_REPORT, [self._keys.results, self._keys.leases], arguments))
+        self.report_all([(result, lease)])
+
+    def report_all(self, results: Sequence[tuple[Result, str | None]]) -> None:
+        """Report all of them in one round trip."""
+        calls: list[list[Argument]] = []
+        for result, lease in results:
+            attempt, worker = claim_of(result) or (0, "")
+            calls.append([pack_message(result), lease or "", attempt, worker])
+        keys = [self._keys.results, self._keys.leases]
+        self._insist(lambda: self._connection.run_all(_REPORT, keys, calls))
 
     def train(self, epoch: int, after: str | None, block_s: float) -> Sequence[tuple[str, TrainMessage]]:
         """Messages for trainer ranks after that id."""

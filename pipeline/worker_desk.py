@@ -38,6 +38,10 @@ class PatientDesk:
         """The first free order that fits."""
         return self._again(lambda: self._desk.take(worker, epoch, version, exactly=exactly))
 
+    def take_up_to(self, most: int, worker: str, epoch: int, version: int, *, exactly: bool = False) -> Sequence[Order]:
+        """The first free orders that fit."""
+        return self._again(lambda: self._desk.take_up_to(most, worker, epoch, version, exactly=exactly))
+
     def refresh(self, worker: str, claims: Sequence[tuple[str, int]]) -> Sequence[str]:
         """Refresh leases; returns those that are gone."""
         return self._again(lambda: self._desk.refresh(worker, claims))
@@ -45,6 +49,10 @@ class PatientDesk:
     def report(self, result: Result, lease: str | None = None) -> None:
         """Put a result into the stream."""
         self._again(lambda: self._desk.report(result, lease))
+
+    def report_all(self, results: Sequence[tuple[Result, str | None]]) -> None:
+        """Put results into the stream."""
+        self._again(lambda: self._desk.report_all(results))
 
     def train(self, epoch: int, after: str | None, block_s: float) -> Sequence[tuple[str, TrainMessage]]:
         """Messages for trainer ranks."""

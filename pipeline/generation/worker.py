@@ -14,7 +14,7 @@ Rule 5: only a failed attempt becomes a message; anything else ends the process,
 
 import argparse
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol, Self
@@ -48,6 +48,8 @@ from rollog.pipeline.run_folder import RunFolder
 from rollog.pipeline.worker_desk import PatientDesk, Reading
 
 IDLE_BLOCK_S: Final = 2.0
+REPORT_AFTER_S: Final = 0.1
+"""Finished groups are reported together, but one with a quick reward waits no longer than this for a slow one."""
 KEPT_WEIGHTS: Final = 64
 """Versions that are remembered: far more than any order can name."""
 
@@ -113,10 +115,10 @@ class Generator:
             self._cancel_useless()
             if not self.terms.pinned:
                 self._load_newest()
-            while self.ending is None and len(self.orders) < self.terms.room and (order := self._next(control.epoch)):
-                self._begin(order)
-            for finished in self.engine.step():
-                self._hand_in(self.orders[finished.request.key], finished)
+            while self.ending is None and (taken := self._take(control.epoch)):
+                for order in taken:
+                    self._begin(order)
+            self._hand_in(self.engine.step())
         self.desk.report(WorkerLeft(worker=self.name, role=Role.GENERATOR, reason=self.ending))
         return self.ending
 
@@ -172,21 +174,26 @@ class Generator:
         self.loaded = weights
         self.desk.report(WeightsLoaded(worker=self.name, version=weights.version, digest=weights.digest))
 
-    def _next(self, epoch: int) -> Order | None:
-        """The next order that may begin now. Pinned: what runs is finished first, then others' weights are loaded."""
-        pinned = self.terms.pinned
-        order = self.desk.take(self.name, epoch, self.loaded.version, exactly=pinned) if self.loaded else None
-        if order is not None or not pinned or self.orders:
-            return order
-        for version, weights in sorted(self.published.items()):
-            if weights != self.loaded and (order := self.desk.take(self.name, epoch, version, exactly=True)):
-                self._hold(order)
-                self._load(weights)
-                return order
-        return None
+    def _take(self, epoch: int) -> Sequence[Order]:
+        """Orders that may begin now. Pinned: what runs is finished first, then others' weights are loaded."""
+        room, pinned = self.terms.room - len(self.orders), self.terms.pinned
+        if room <= 0:
+            return ()
+        if self.loaded is not None and (taken := self._taken(room, epoch, self.loaded.version)):
+            return taken
+        if pinned and not self.orders:
+            for version, weights in sorted(self.published.items()):
+                if weights != self.loaded and (taken := self._taken(room, epoch, version)):
+                    self._load(weights)
+                    return taken
+        return ()
+
+    def _taken(self, room: int, epoch: int, version: int) -> Sequence[Order]:
+        taken = self.desk.take_up_to(room, self.name, epoch, version, exactly=self.terms.pinned)
+        self._hold(*taken)
+        return taken
 
     def _begin(self, order: Order) -> None:
-        self._hold(order)
         try:
             self.engine.submit(self.attempts.request(order))
         except AttemptFailed as failed:
@@ -194,49 +201,63 @@ class Generator:
         except EngineError as error:
             self._fail(order, FailureKind.DATA, f"row {order.row}: {error}")
 
-    def _hand_in(self, order: Order, finished: Finished) -> None:
+    def _hand_in(self, groups: Sequence[Finished]) -> None:
+        """Report what is finished, together: each report alone would wait for the server's disk."""
+        made: list[tuple[Order, GroupDone | GroupFailed]] = []
+        began = self.clock()
+        for finished in groups:
+            order = self.orders[finished.request.key]
+            made.append((order, self._result(order, finished)))
+            if self.clock() - began > REPORT_AFTER_S:
+                self._report(made)
+                made, began = [], self.clock()
+        self._report(made)
+
+    def _report(self, made: Sequence[tuple[Order, GroupDone | GroupFailed]]) -> None:
+        if made:
+            self.desk.report_all([(result, f"p:{order.prompt}") for order, result in made])
+            self._let_go(*(order for order, _ in made))
+
+    def _result(self, order: Order, finished: Finished) -> GroupDone | GroupFailed:
+        """What has become of this order; its blob is durable."""
         try:
             group, refused = self.attempts.group(order, finished)
             blob = self.blobs.put(encode(group))
         except AttemptFailed as failed:
-            self._fail(order, failed.kind, str(failed))
-            return
+            return self._failed(order, failed.kind, str(failed))
         except BlobError as error:
-            self._fail(order, FailureKind.INFRA, str(error))
-            return
-        self.desk.report(
-            GroupDone(
-                prompt=order.prompt,
-                attempt=order.attempt,
-                cause=order.cause,
-                blob=blob,
-                born=group.born,
-                done=group.done,
-                rollouts=group.num_rollouts,
-                rows=group.num_rows,
-                tokens=group.num_tokens,
-                reward_mean=group.reward_mean,
-                reward_std=group.reward_std,
-                worker=self.name,
-                refused=refused,
-            ),
-            f"p:{order.prompt}",
+            return self._failed(order, FailureKind.INFRA, str(error))
+        return GroupDone(
+            prompt=order.prompt,
+            attempt=order.attempt,
+            cause=order.cause,
+            blob=blob,
+            born=group.born,
+            done=group.done,
+            rollouts=group.num_rollouts,
+            rows=group.num_rows,
+            tokens=group.num_tokens,
+            reward_mean=group.reward_mean,
+            reward_std=group.reward_std,
+            worker=self.name,
+            refused=refused,
         )
-        self._let_go(order)
 
     def _fail(self, order: Order, kind: FailureKind, error: str) -> None:
-        failed = GroupFailed(
+        self._report([(order, self._failed(order, kind, error))])
+
+    def _failed(self, order: Order, kind: FailureKind, error: str) -> GroupFailed:
+        return GroupFailed(
             prompt=order.prompt, attempt=order.attempt, cause=order.cause, kind=kind, error=error, worker=self.name
         )
-        self.desk.report(failed, f"p:{order.prompt}")
-        self._let_go(order)
 
-    def _hold(self, order: Order) -> None:
-        self.orders[key_of(order)] = order
+    def _hold(self, *orders: Order) -> None:
+        self.orders.update((key_of(order), order) for order in orders)
         self._tell_heartbeat()
 
-    def _let_go(self, order: Order) -> None:
-        self.orders.pop(key_of(order), None)
+    def _let_go(self, *orders: Order) -> None:
+        for order in orders:
+            self.orders.pop(key_of(order), None)
         self._tell_heartbeat()
 
     def _tell_heartbeat(self) -> None:

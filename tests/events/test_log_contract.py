@@ -144,6 +144,17 @@ def test_orders_are_taken_once_in_the_order_of_their_dispatch(store: Any, writer
     assert all(lease.began == lease.refreshed <= leases.now for lease in leases.by_key.values())
 
 
+def test_several_orders_are_taken_at_once_as_one_by_one(store: Any, writer: Any) -> None:
+    pen, desk = writer(store.log()), store.desk()
+    orders = [pen.dispatch(prompt, weights=weights) for prompt, weights in ((3, 0), (1, 1), (2, 0), (4, 0))]
+    assert list(desk.take_up_to(2, "w", 1, 0)) == [orders[0], orders[2]]
+    assert list(desk.take_up_to(9, "w", 1, 1, exactly=True)) == [orders[1]]
+    assert list(desk.take_up_to(9, "w", 1, 1)) == [orders[3]]
+    assert list(desk.take_up_to(9, "w", 1, 1)) == []
+    assert list(desk.take_up_to(9, "w", 2, 1)) == []
+    assert sorted(pen.log.leases().by_key) == ["p:1", "p:2", "p:3", "p:4"]
+
+
 def test_an_order_waits_for_its_weights(store: Any, writer: Any) -> None:
     pen, desk = writer(store.log()), store.desk()
     newer, older = pen.dispatch(1, weights=4), pen.dispatch(2, weights=3)
@@ -267,6 +278,17 @@ def test_a_report_of_an_ended_attempt_is_still_delivered_and_marks_nothing(store
     assert len(pen.log.results(None, 0)) == 1
     lease = pen.log.leases().by_key["p:1"]
     assert (lease.number, lease.done) == (2, False)
+
+
+def test_several_results_are_reported_at_once_in_their_order(store: Any, writer: Any) -> None:
+    pen, desk = writer(store.log()), store.desk()
+    results = [done(pen.dispatch(prompt), "w") for prompt in (2, 1, 3)]
+    desk.take_up_to(3, "w", 1, 0)
+    desk.report_all([(result, f"p:{result.prompt}") for result in results])
+    desk.report_all([(results[1], "p:1")])
+    desk.report_all([])
+    assert [unpack_message(each.body) for each in pen.log.results(None, 0)] == results
+    assert all(lease.done for lease in pen.log.leases().by_key.values())
 
 
 def test_a_report_needs_no_lease(store: Any, writer: Any) -> None:

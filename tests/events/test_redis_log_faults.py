@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from rollog.events.codec import unpack_message
 from rollog.events.errors import Conflict, Fenced, LogUncertain, LostTail, ServerRefused, ServerUnreachable
 from rollog.events.log import Outbox
 from rollog.events.mark import MarkFile
-from rollog.events.messages import GroupDone, NewWeights, WorkerJoined
+from rollog.events.messages import GroupDone, NewWeights, Order, WorkerJoined
 from rollog.events.redis_desk import RedisDesk
 from rollog.events.redis_log import RedisLog
 from rollog.events.server import EmbeddedServer
@@ -56,6 +57,13 @@ def admin(server: EmbeddedServer) -> Iterator[Any]:
 
 def prompts_in_flight(admin: Any, run: str, epoch: int) -> list[int]:
     return [int(prompt) for prompt in admin.call("ZRANGE", f"{{{run}}}:work:{epoch}", 0, -1)]
+
+
+def result_of(order: Order) -> GroupDone:
+    return GroupDone(
+        prompt=order.prompt, attempt=order.attempt, cause=order.cause, blob="ab" * 32, born=0, done=0, rollouts=1,
+        rows=1, tokens=1, reward_mean=0.0, reward_std=0.0, worker="w",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("fault", ["lost", "unanswered", "cut", "half", "late"])
@@ -132,6 +140,31 @@ def test_a_taken_order_whose_answer_was_lost_is_given_again_to_the_same_call(
     desk.close()
 
 
+def test_orders_taken_together_whose_answer_was_lost_are_all_given_again_to_the_same_call(
+    server: EmbeddedServer, through: Any, proxy: Any, writer: Any, run: str
+) -> None:
+    pen = writer(through())
+    orders = [pen.dispatch(prompt) for prompt in (1, 2, 3)]
+    desk = RedisDesk(proxy.address(server.address("worker")), run)
+    proxy.faults.extend(["unanswered"])
+    assert [list(desk.take_up_to(2, "w", 1, 0)), list(desk.take_up_to(2, "w", 1, 0))] == [orders[:2], orders[2:]]
+    desk.close()
+
+
+def test_results_reported_together_are_counted_once_whatever_was_lost_or_forgotten(
+    server: EmbeddedServer, through: Any, direct: Any, admin: Any, proxy: Any, writer: Any, run: str
+) -> None:
+    pen = writer(through())
+    results = [result_of(pen.dispatch(prompt)) for prompt in (1, 2, 3)]
+    desk = RedisDesk(proxy.address(server.address("worker")), run)
+    desk.take_up_to(3, "w", 1, 0)
+    admin.call("SCRIPT", "FLUSH")
+    proxy.faults.append("unanswered")
+    desk.report_all([(result, f"p:{result.prompt}") for result in results])
+    assert [unpack_message(each.body) for each in direct.results(None, 0)] == results
+    desk.close()
+
+
 def test_a_report_asked_again_counts_once(
     server: EmbeddedServer, through: Any, direct: Any, proxy: Any, writer: Any, run: str
 ) -> None:
@@ -140,13 +173,7 @@ def test_a_report_asked_again_counts_once(
     desk = RedisDesk(proxy.address(server.address("worker")), run)
     desk.take("w", 1, 0)
     proxy.faults.append("unanswered")
-    desk.report(
-        GroupDone(
-            prompt=1, attempt=1, cause=order.cause, blob="ab" * 32, born=0, done=0, rollouts=1, rows=1, tokens=1,
-            reward_mean=0.0, reward_std=0.0, worker="w",
-        ),
-        "p:1",
-    )  # fmt: skip
+    desk.report(result_of(order), "p:1")
     assert len(direct.results(None, 0)) == 1
     desk.close()
 

@@ -59,15 +59,17 @@ class Desk:
         batch = self.batches.pop(0) if self.batches else [Ending(reason="script")]
         return [(f"{len(self.read_after)}-{at}", notice) for at, notice in enumerate(batch)]
 
-    def take(self, worker, epoch, version, *, exactly=False):
-        for found in self.orders:
-            if found.weights == version or (found.weights < version and not exactly):
-                self.orders.remove(found)
-                return found
-        return None
+    def take_up_to(self, most, worker, epoch, version, *, exactly=False):
+        fitting = [o for o in self.orders if o.weights == version or (o.weights < version and not exactly)][:most]
+        for found in fitting:
+            self.orders.remove(found)
+        return fitting
 
     def report(self, result, lease=None):
         self.reports.append((result, lease))
+
+    def report_all(self, results):
+        self.reports += results
 
     def said(self, kind):
         return [result for result, _ in self.reports if isinstance(result, kind)]
@@ -339,7 +341,7 @@ def test_what_is_held_is_told_to_the_heartbeat_and_let_go_after_the_report():
     pulse, engine = Pulse(), Engine(steps=2)
     desk = Desk([[weights(0)], []], [order(5)])
     seen = []
-    desk.report = lambda result, lease=None: seen.append((type(result).__name__, pulse.held))
+    desk.report_all = lambda results: seen.extend((type(result).__name__, pulse.held) for result, _ in results)
 
     generator(desk, engine=engine, pulse=pulse).run()
 
