@@ -185,8 +185,8 @@ class Sampler(Section):
             listed = " and ".join(f"sampler.{name}={getattr(self, name)}" for name in foreign)
             has = ", ".join(f"sampler.{name}" for name in sorted(own))
             raise ValueError(
-                f"{listed} would do nothing with sampler.name={self.name}, which has {has}. Remove it, or choose the "
-                f"sampler that it belongs to."
+                f"{listed} would do nothing with sampler.name={self.name}, which has {has}. Remove it (or set it to "
+                f"null), or choose the sampler that it belongs to."
             )
         return self
 

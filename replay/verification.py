@@ -143,6 +143,6 @@ def _details(audit: Audit) -> dict[str, str]:
     if rules is not None:
         trained = f"{state.version:,} steps, {state.trained:,} groups, {rules.prompts_per_step} a step"
         details[ONCE] = trained
-        bound = "no bound on age" if rules.sampler == "ready_first" else f"bound {rules.lookahead}"
+        bound = "no bound on age" if rules.sampler in ("ready_first", "custom") else f"bound {rules.lookahead}"
         details[STALENESS] = f"oldest {audit.max_staleness}, {bound}"
     return details

@@ -212,12 +212,13 @@ def controller(arguments: Sequence[str]) -> None:
     config, *rest = arguments
     drops = [int(word.removeprefix("--drop=")) for word in rest if word.startswith("--drop=")]
     overrides = [word for word in rest if not word.startswith("--drop=")]
-    plan = load_plan(config, overrides)
-    if Path("runs", plan.run).exists():
-        folder = RunFolder.open(plan.run)
+    name = load_plan(config).run
+    if Path("runs", name).exists():
+        folder = RunFolder.open(name)
         server = LogServer(folder, folder.plan())
         ready = runner.prepare_resume(folder, server, runner.look(server).state, verbs.parsed(overrides), drops)
     else:
+        plan = load_plan(config, overrides)
         loader, policy = runner.check(plan)
         folder = RunFolder.create(plan)
         ready = runner.Ready(folder=folder, plan=plan, loader=loader, policy=policy)

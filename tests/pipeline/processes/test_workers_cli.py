@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rollog.events import server
-from rollog.events.vocabulary import Checkpoint, Configure, FinishReason, Stop, StopReason
+from rollog.events.vocabulary import Checkpoint, Configure, FinishReason, Join, Stop, StopReason
 from rollog.pipeline.cli import app
 from rollog.pipeline.progress import Progress
 from rollog.pipeline.waiting import Wait, WaitFor
@@ -57,6 +57,8 @@ def again(scene, ended):
         (("train", "run.yaml", "model.path=elsewhere"), "no such folder"),
         (("train", "run.yaml", "data.path=none.jsonl"), "none.jsonl"),
         (("train", "run.yaml", "reward=nowhere:f"), "no module named nowhere"),
+        (("train", "run.yaml", "sampler={name: custom, target: 'nowhere:C'}"), "sampler.target=nowhere:C: no module"),
+        (("train", "run.yaml", "sampler.name=windowed"), "sampler.lookahead=1 would do nothing"),
         (("resume", "demo"), "no run named demo"),
         (("stop", "demo"), "no run named demo"),
     ],
@@ -136,6 +138,67 @@ def test_a_higher_end_goes_on_where_the_run_had_ended(again):
     assert again.finish() == 0, again.output
     assert [event.changes for event in again.events(Configure)] == [{"grpo.max_steps": 4}]
     assert again.trained() == {step: set(range(4 * step, 4 * step + 4)) for step in range(4)}
+
+
+def test_a_run_goes_on_under_another_sampler_with_other_workers_deadlines_and_periods(again, rollog):
+    changes = {
+        "checkpoint.every_steps": 2,
+        "failure.max_skipped_prompts": 3,
+        "flow.max_buffered_groups": 12,
+        "flow.rollout_timeout_s": 300.0,
+        "generation.workers": 1,
+        "grpo.max_steps": 6,
+        "sampler.max_staleness": 2,
+        "sampler.name": "windowed",
+    }
+    again.overrides = [f"{path}={value}" for path, value in changes.items()]
+    again.start()
+
+    assert again.finish() == 0, again.output
+    (configure,) = again.events(Configure)
+    assert configure.changes == changes | {"sampler.freshest_first": False, "sampler.lookahead": None}
+    trained = [prompt for prompts in again.trained().values() for prompt in prompts]
+    assert len(trained) == len(set(trained)) == 24
+    later = again.entries()[configure_offset(again) :]
+    joined = {event.worker for entry in later for event in entry.events if isinstance(event, Join)}
+    assert joined == {"gen-0", "rank-0"}
+    assert {4, 6} <= {event.version for event in again.events(Checkpoint)}
+    assert "windowed, max_staleness 2" in again.output
+    assert rollog("verify", "demo").exit_code == 0
+    back = rollog("resume", "demo", "sampler.lookahead=3", "--dry-run")
+    assert back.exit_code == 2
+    assert "sampler.lookahead=3 would do nothing with sampler.name=windowed" in back.stderr
+
+
+def configure_offset(scene) -> int:
+    return next(e.offset for e in scene.entries() if any(isinstance(event, Configure) for event in e.events))
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("seed=5", "seed was 0 and is now 5"),
+        ("grpo.prompts_per_step=2", "grpo.prompts_per_step was 4 and is now 2"),
+        ("data.path=other.jsonl", "data.path was 'data.jsonl' and is now 'other.jsonl'"),
+        ("model.temperature=0.5", "model.temperature was 1.0 and is now 0.5"),
+    ],
+)
+def test_what_would_make_it_another_run_is_refused_with_the_difference(again, rollog, override, says):
+    before = len(again.entries())
+
+    answer = rollog("resume", "demo", override)
+
+    assert answer.exit_code == 2
+    assert says in answer.stderr
+    assert "`rollog fork`" in answer.stderr
+    assert len(again.entries()) == before
+
+
+def test_a_combination_that_cannot_do_what_it_says_is_warned_about(scene, rollog):
+    answer = rollog("train", "run.yaml", "failure.max_skipped_prompts=3", "--dry-run")
+
+    assert answer.exit_code == 0, answer.stderr
+    assert "warning: failure.min_step_fraction=0.9 leaves a floor of 4 of 4 groups" in answer.stderr
 
 
 def test_a_checkpoint_newer_than_the_log_is_refused_with_the_number_of_missing_entries(again, rollog):
