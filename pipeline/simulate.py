@@ -10,10 +10,10 @@ Everything that decides is real, and so is the log: the one in memory, which has
 """
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
-from rollog.events.log import Reader
 from rollog.events.memory_log import MemoryServer
 from rollog.events.vocabulary import FinishReason, Start
 from rollog.pipeline.config import Plan, changes
@@ -32,8 +32,10 @@ from rollog.replay.state import State
 
 ENDS = (FinishReason.EXHAUSTED, FinishReason.MAX_STEPS, FinishReason.FAILED)
 """Ends after which nobody starts the run again."""
-RECALL_RATE = 0.8
-"""How often a restarted controller finds a snapshot."""
+FOLD_RATE = 0.1
+"""How often a restarted controller finds no snapshot."""
+BYTES_RATE = 0.1
+"""How often it reads one from its bytes."""
 
 
 @dataclass(slots=True)
@@ -63,23 +65,29 @@ def simulate(
     *,
     others: Sequence[Plan] = (),
     make_server: MakeServer = MemoryServer,
+    world: World | None = None,
     audited: bool = True,
     max_restarts: int = 10_000,
 ) -> Outcome:
     """Run to the end of the data or of the steps asked for, started again after every death and every stop.
 
-    ``others``: plans that a restart may go on under, now and then. ``audited``: check every law at every offset.
+    ``others``: plans that a restart may go on under, now and then. ``world``: one whose log has begun already, as that
+    of a fork has. ``audited``: check every law at every offset, and the whole fold.
 
     Raises ``BrokenInvariant`` or ``BrokenHistory`` when a law is broken, ``Hang`` when the run waits for itself, and
     lets every other error of the controller through.
     """
-    world = World(script, plan, make_server)
+    world = world or World(script, plan, make_server)
     outcome = Outcome(State(), world, Audit())
     reader = world.server.log()
+    settings = {id(each): each.settings() for each in (plan, *others)}
+    for entry in reader.read():
+        outcome.audit.follow(entry)
     for restart in range(max_restarts):
         if others and restart and world.strikes(0.5):
             plan = world.plan = world.rng.choice(others)
-        controller, watcher = _controller(plan, num_rows, outcome, reader)
+        wanted = settings[id(plan)]
+        controller, watcher = _controller(plan, wanted, num_rows, outcome, changing=bool(others))
         try:
             finish = controller.run()
         except Death:
@@ -98,27 +106,29 @@ def simulate(
         outcome.stops += finish is FinishReason.STOPPED
     else:
         raise Hang(f"no end after {max_restarts} restarts")
+    outcome.state = controller.state
     if audited:
         outcome.audit.finish()
-    outcome.state = fold_all(reader.read())
-    assert outcome.state == controller.state, "the running State is not the fold of the log"
+        assert outcome.state == fold_all(reader.read()), "the running State is not the fold of the log"
     outcome.steps = outcome.audit.steps
     return outcome
 
 
-def _controller(plan: Plan, num_rows: int, outcome: Outcome, reader: Reader) -> tuple[Controller, Watcher]:
-    """A controller's new process, and who watches it."""
+def _controller(
+    plan: Plan, settings: Mapping[str, Any], num_rows: int, outcome: Outcome, *, changing: bool
+) -> tuple[Controller, Watcher]:
+    """A controller's new process, and who watches it. ``changing``: whether the log's settings may differ."""
     world, known = outcome.world, outcome.audit.state
     rows = NumberedRows(num_rows, plan.seed)
     log = FaultyLog(world, world.server.log())
     mailbox = Mailbox(log, PlayedLauncher(world, log), PlayedDisk(world), plan.flow)
     watcher = Watcher(world, mailbox.signal)
-    wanted: Mapping[str, Any] = changes(known.settings, plan.settings()) if known.settings else {}
+    wanted: Mapping[str, Any] = changes(known.settings, settings) if changing and known.settings else {}
     controller = Controller(
         log=log,
         mailbox=mailbox,
-        policy=Policy.of(plan, rows),
-        start=Start(run=plan.run, config=plan.settings(), dataset="played", seed=plan.seed, num_rows=num_rows),
+        policy=Policy.of(plan, rows, known.slate),
+        start=Start(run=plan.run, config=settings, dataset="played", seed=plan.seed, num_rows=num_rows),
         clock=lambda: world.now + world.skew,
         nonce=lambda: f"nonce-{next(world.tick)}",
         version="simulated",
@@ -131,9 +141,15 @@ def _controller(plan: Plan, num_rows: int, outcome: Outcome, reader: Reader) -> 
 
 
 def _recalled(world: World, known: State) -> State:
-    """A snapshot of what the audit has followed so far, through its bytes; now and then there is none."""
-    if not known.offset or not world.strikes(RECALL_RATE):
+    """What a restarted controller begins on: a snapshot of what the audit has followed so far, or nothing.
+
+    Now and then the snapshot goes through its bytes; a copy is the same, and takes a seventh of the time.
+    """
+    chance = world.rng.random()
+    if not known.offset or chance < FOLD_RATE:
         return State()
+    if chance > FOLD_RATE + BYTES_RATE:
+        return deepcopy(known)
     state = snapshots.decode(snapshots.encode(known))
     assert state is not None, f"the snapshot of entry {known.offset} cannot be read"
     return state

@@ -1,0 +1,86 @@
+"""Snapshots: fold(0..n) == fold(snapshot(k), k..n); only this log's own, whole, of this very fold is ever used."""
+
+from pathlib import Path
+
+import pytest
+
+from rollog.events.log import Log
+from rollog.events.memory_log import MemoryServer
+from rollog.pipeline.simulate import simulate
+from rollog.pipeline.simulation.histories import draw
+from rollog.replay import snapshots
+from rollog.replay.projector import fold, fold_all
+from rollog.replay.state import State
+
+
+def a_run(seed: int) -> Log:
+    """The log of a run with drops, loans, retries, resumes and changes of sampler."""
+    history = draw(seed)
+    return simulate(history.plan, history.num_rows, history.script, others=history.others).world.server.log()
+
+
+@pytest.mark.parametrize("seed", [0, 3, 8])
+def test_the_tail_folded_onto_any_snapshot_is_the_fold_of_everything(seed: int) -> None:
+    entries = list(a_run(seed).read())
+    saved, state = {}, State()
+    for entry in entries:
+        fold(state, entry)
+        saved[entry.offset] = snapshots.encode(state)
+
+    assert len(saved) > 50
+    for offset, data in saved.items():
+        recalled = snapshots.decode(data)
+        assert recalled is not None
+        assert fold_all(entries[offset:], recalled) == state, f"snapshot at {offset}"
+
+
+def test_two_snapshots_are_kept_and_the_newest_that_fits_is_used(tmp_path: Path) -> None:
+    log = a_run(3)
+    state = State()
+    for entry in log.read():
+        fold(state, entry)
+        if entry.offset in (10, 20, 30):
+            snapshots.save(tmp_path, state)
+
+    assert [path.name for path in sorted(tmp_path.iterdir())] == [f"{offset:016d}.snapshot" for offset in (20, 30)]
+    assert snapshots.newest(tmp_path, log) == fold_all(log.read(1, 30))
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "no message"])
+def test_a_broken_snapshot_means_an_older_one(tmp_path: Path, damage: str) -> None:
+    log = a_run(3)
+    older, newer = (snapshots.save(tmp_path, fold_all(log.read(1, offset))) for offset in (20, 30))
+    data = newer.read_bytes()
+    at = data.index(b"handed_out") + len(b"handed_out")
+    flipped = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+    newer.write_bytes({"cut": data[:-9], "flipped": flipped, "empty": b"", "no message": b"\xc1\xc1"}[damage])
+
+    assert snapshots.newest(tmp_path, log).offset == 20
+
+    older.unlink()
+    assert snapshots.newest(tmp_path, log) == State()
+
+
+def test_a_snapshot_of_another_log_or_beyond_the_head_is_not_used(tmp_path: Path) -> None:
+    one, other = a_run(3), a_run(8)
+    snapshots.save(tmp_path, fold_all(one.read(1, 30)))
+
+    assert snapshots.newest(tmp_path, other) == State()
+    assert snapshots.newest(tmp_path, MemoryServer(clock=lambda: 0.0).log()) == State()
+
+
+def test_a_snapshot_of_another_fold_is_not_used(tmp_path: Path) -> None:
+    log = a_run(3)
+    path = snapshots.save(tmp_path, fold_all(log.read(1, 30)))
+    version = snapshots.fold_version().encode()
+    path.write_bytes(path.read_bytes().replace(version, version[::-1]))
+
+    assert snapshots.newest(tmp_path, log) == State()
+
+
+def test_the_state_stays_small() -> None:
+    log = a_run(5)
+
+    assert (
+        max(len(snapshots.encode(fold_all(log.read(1, offset)))) for offset in range(1, log.head().offset, 9)) < 100_000
+    )
