@@ -237,8 +237,9 @@ class MemoryLog:
         notices, cut = self._book.notices(outbox)
         if cut:
             server.control.clear()
-        for notice in notices:
+        for notice in outbox.control:  # what is said again was packed when it was said first
             pack_message(notice)
+        for notice in notices:
             server.control.append((server.next_id(), notice))
         if outbox.results_read is not None:
             results = server.results

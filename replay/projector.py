@@ -92,8 +92,9 @@ def fold(state: State, entry: Entry) -> State:
         state.offset, state.digest = entry.offset, entry.digest
         if entry.input is not None:
             state.input = entry.input
+        cause = entry.cause
         for event in entry.events:
-            _apply(state, event, entry.cause)
+            _apply(state, event, cause)
     except BrokenHistory as broken:
         names = ", ".join(type(event).__name__ for event in entry.events)
         raise BrokenHistory(f"entry {entry.offset} ({names}) cannot stand in this log: {broken}") from None

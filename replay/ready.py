@@ -27,8 +27,8 @@ class ReadyIndex:
         """A group came into the buffer."""
         self.by_slot[slot] = prompt
         if step is not None:
-            self.by_step.setdefault(step, SortedDict())[slot] = prompt
-        self.by_weight.setdefault(born, SortedDict())[slot] = prompt
+            _put_in(self.by_step, step, slot, prompt)
+        _put_in(self.by_weight, born, slot, prompt)
 
     def discard(self, slot: int, step: int | None, born: int) -> None:
         """A group left the buffer."""
@@ -70,6 +70,13 @@ class ReadyIndex:
             return None
         prompt: int = self.by_step.peekitem()[1].peekitem(0)[1]
         return prompt
+
+
+def _put_in(buckets: SortedDict, key: int, slot: int, prompt: int) -> None:
+    bucket = buckets.get(key)
+    if bucket is None:
+        bucket = buckets[key] = SortedDict()
+    bucket[slot] = prompt
 
 
 def _take_out(buckets: SortedDict, key: int, slot: int) -> None:

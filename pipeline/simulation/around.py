@@ -91,9 +91,8 @@ class Watcher:
         for event in entry.events:
             if isinstance(event, Stall):
                 self.stalls += 1
-                trainer = self.world.trainer
-                if trainer is not None and trainer.alive and trainer.hangs and state.stopping is None:
-                    trainer.die("ended by hand: it hangs")
+                if self.world.trainer is not None and state.stopping is None:
+                    self.world.trainer.end_by_hand()
 
     def waiting(self, state: State, wait: Wait) -> None:
         """Now and then something happens."""

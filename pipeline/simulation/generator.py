@@ -63,7 +63,8 @@ class Generator:
             match notice:
                 case NewWeights(version=version, digest=name, oldest_useful=oldest):
                     self.weights[version] = name
-                    self._cancel(oldest)
+                    if oldest:
+                        self._cancel(oldest)
                     if not self.pinned and version >= self.version:
                         self.version = version
                         self.report(WeightsLoaded(worker=self.name, version=version, digest=name))

@@ -1,5 +1,7 @@
 """A scripted trainer: its weights are a hash chain over what it was fed, so that one wrong group shows for ever."""
 
+from typing import Final
+
 from rollog.events.messages import (
     CheckpointDone,
     Chunk,
@@ -15,6 +17,9 @@ from rollog.pipeline.inputs import WorkerGone
 from rollog.pipeline.simulation.world import Manifest, World, digest
 from rollog.replay.state import SavedCheckpoint, State
 
+PATIENCE_S: Final = 1000.0
+"""Somebody ends a trainer that hangs for so long, whether or not the log says that the run stalls."""
+
 
 class Trainer:
     """One rank. Its weights are a hash chain over the blobs of each step, in ordinal order."""
@@ -25,6 +30,7 @@ class Trainer:
         self.alive = True
         self.epoch = 0
         self.read_to: str | None = None
+        self.heard_to: str | None = None
         self.version, self.publish_from = state.standing, state.version
         self.chunk = 0
         self.blobs: list[tuple[int, str]] = []
@@ -61,10 +67,12 @@ class Trainer:
     def _read(self) -> None:
         epoch = self.desk.epoch()
         if epoch != self.epoch:
-            self.epoch, self.read_to = epoch, None
-        if any(isinstance(notice, Ending) for _, notice in self.desk.control(epoch, None, 0.0)):
-            self.alive = False
-            return
+            self.epoch, self.read_to, self.heard_to = epoch, None, None
+        for id, notice in self.desk.control(epoch, self.heard_to, 0.0):
+            self.heard_to = id
+            if isinstance(notice, Ending):
+                self.alive = False
+                return
         for id, message in self.desk.train(epoch, self.read_to, 0.0):
             self.read_to = id
             if message.generation > self.generation:
@@ -86,7 +94,9 @@ class Trainer:
         if message.last:
             self.busy = True
             self.hangs = self.world.strikes(self.world.script.trainer_hang_rate)
-            if not self.hangs:
+            if self.hangs:
+                self.world.at(PATIENCE_S, self.end_by_hand)
+            else:
                 self.world.at(self.world.script.step_s, self._close_step)
         return message.last
 
@@ -138,6 +148,11 @@ class Trainer:
         """Into the results stream."""
         if self.alive:
             self.desk.report(result)
+
+    def end_by_hand(self) -> None:
+        """Somebody ends it if it hangs."""
+        if self.alive and self.hangs:
+            self.die("ended by hand: it hangs")
 
     def die(self, reason: str) -> None:
         """Without a word; the launcher sees the dead process."""
