@@ -88,7 +88,8 @@ def _check_deadlines(plan: "Plan") -> None:
     if flow.stall_timeout_s <= failure.backoff_max_s:
         raise PlanError(
             f"flow.stall_timeout_s={flow.stall_timeout_s:g} must be longer than failure.backoff_max_s="
-            f"{failure.backoff_max_s:g}, or a prompt that backs off would be taken for a stall."
+            f"{failure.backoff_max_s:g}, or a prompt that backs off would be taken for a stall. Raise the first or "
+            f"lower the second."
         )
 
 

@@ -69,7 +69,7 @@ def test_every_setting_says_what_it_is() -> None:
 
 def test_the_quickstart_example_is_a_plan() -> None:
     quickstart = load_plan(EXAMPLES / "quickstart.yaml")
-    assert quickstart.derived(10).max_steps == 400
+    assert quickstart.derived(1000).max_steps == 400
     assert quickstart.optimizer.lr == 5e-4
 
 
