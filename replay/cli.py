@@ -1,4 +1,4 @@
-"""The verbs that read: ``log``, ``show``, ``state``, ``status``, ``verify``.
+"""The verbs that read: ``log``, ``show``, ``state``, ``status``, ``verify``, ``why``.
 
 Rule 1: they work on a running run, on one that ended and after a crash, and never disturb any.
 Rule 2: data on stdout, messages on stderr; ``-q`` leaves the messages out, ``-v`` says what was opened.
@@ -20,6 +20,8 @@ from rollog.events.log import Entry
 from rollog.events.redis_reader import RedisReader
 from rollog.replay import options, screens
 from rollog.replay.exit_codes import NO, mendable
+from rollog.replay.lineage import parse_subject, why_screen
+from rollog.replay.lineage import why as why_model
 from rollog.replay.opening import Source, opened
 from rollog.replay.output import Format, finite, json_lines, written, yaml_text
 from rollog.replay.paths import at_path
@@ -37,7 +39,7 @@ FOLLOW_BLOCK_S: Final = 1.0
 
 def register(app: typer.Typer) -> None:
     """Put the reading verbs into ``app``."""
-    for verb in (log, show, state, status, verify):
+    for verb in (log, show, state, status, verify, why):
         app.command()(verb)
 
 
@@ -189,6 +191,30 @@ def verify(
     table = options.painted(map(printable, screens.verdict_screen(model)), no_color)
     _answer(model, table, output, json, rows="laws")
     if not verdict.holds:
+        raise typer.Exit(NO)
+
+
+@mendable()
+def why(
+    run: options.Run,
+    subject: options.Subject,
+    file: options.LogFile = None,
+    redis: options.Redis = None,
+    output: options.Output = Format.TABLE,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    no_color: options.NoColor = False,
+) -> None:
+    """What became of a prompt, a step, a loan or a worker, and the entries that say so. Exit 1 if it is unknown."""
+    asked = parse_subject(subject)
+    source = Source(run=run, log=file, redis=redis)
+    moment = source.moment()
+    with opened(source) as timeline:
+        options.say(f"reading {timeline.log!r}", verbose, quiet)
+        model = why_model(asked, timeline.log.read(1, timeline.offset(moment)))
+    _answer(model, map(printable, why_screen(model)), output, json)
+    if not model["known"]:
         raise typer.Exit(NO)
 
 

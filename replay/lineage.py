@@ -62,7 +62,7 @@ def why(subject: Subject, entries: Iterable[Entry]) -> dict[str, Any]:
         "verdict": answer.verdict,
         "parts": list(answer.parts),
         "cost": answer.cost,
-        "entries": [{"offset": fact.offset, "time": fact.time, "text": fact.text} for fact in story.facts],
+        "entries": [{"offset": fact.offset, "time": fact.time, "says": list(fact.says)} for fact in story.facts],
         **answer.details,
     }
 
@@ -73,6 +73,8 @@ def why_screen(model: Mapping[str, Any]) -> Iterator[str]:
     for part in model["parts"]:
         yield f"  {part}"
     for entry in model["entries"]:
-        yield f"  {'@' + format(entry['offset'], ','):<8}{entry['text']}"
+        offset = f"@{entry['offset']:,}"
+        for number, said in enumerate(entry["says"]):
+            yield f"  {'' if number else offset:<7} {said}"
     if model["cost"]:
         yield f"  cost    {model['cost']}"

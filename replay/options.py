@@ -32,6 +32,9 @@ Run = Annotated[
     ),
 ]
 SpanArgument = Annotated[str | None, typer.Argument(metavar="[A..B]", help="a range of moments, both ends included")]
+Subject = Annotated[
+    str, typer.Argument(metavar="SUBJECT", help="prompt:17, step:9, loan:3 or worker:gen-0", show_default=False)
+]
 LogFile = Annotated[Path | None, typer.Option("--log", metavar="FILE", help="an archive, instead of a run")]
 Redis = Annotated[str | None, typer.Option("--redis", metavar="URL", help="the log's server (ROLLOG_REDIS_URL)")]
 Output = Annotated[Format, typer.Option("--output", "-o", help="how the answer is written")]

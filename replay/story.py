@@ -17,11 +17,11 @@ from rollog.replay.wording import counted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """An entry that a verdict rests on. ``time``: wall time, seconds since 1970."""
+    """An entry that a verdict rests on, and what it says. ``time``: wall time, seconds since 1970."""
 
     offset: int
     time: float
-    text: str
+    says: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +49,8 @@ class Story(Protocol):
 
 def note(facts: list[Fact], entry: Entry, texts: Iterable[str]) -> None:
     """Keep what an entry says of the subject, as one fact; nothing said is no fact."""
-    if text := "; ".join(texts):
-        facts.append(Fact(offset=entry.offset, time=entry.time, text=text))
+    if says := tuple(texts):
+        facts.append(Fact(offset=entry.offset, time=entry.time, says=says))
 
 
 def losses(state: State, events: Iterable[Event]) -> Iterator[tuple[int, str]]:

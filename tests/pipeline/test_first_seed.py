@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from rollog.events.vocabulary import Borrow, Commit, Dispatch, Divert, Drop, Event, Repay, Replace, Select, Stamp
+from rollog.replay.lineage import parse_subject, why, why_screen
 from rollog.replay.state import Place
 from rollog.replay.wording import words
 from stage import Stage, small_plan
@@ -134,9 +135,27 @@ def test_what_a_step_is_given_by_shrink_is_one_group_less() -> None:
     assert stage.steps[7] == (21, 22)
 
 
+@pytest.mark.parametrize("step_9_is_finished", [False, True])
+def test_why_explains_the_lost_prompt_and_its_step_as_the_document_shows(step_9_is_finished: bool) -> None:
+    stage, _ = loses_a_prompt(step_9_is_finished=step_9_is_finished)
+    shown = section("rollog why` says when " + ("step 9 lends" if step_9_is_finished else "the spare fills step 7"))
+    (block,) = re.findall(r"^```console\n(.*?)^```$", shown, re.MULTILINE | re.DOTALL)
+    asked = re.findall(r"^\$ rollog why RUN (\S+)$", block, re.MULTILINE)
+
+    assert {"prompt:26", "step:7"} <= set(asked)
+    answers = [list(why_screen(why(parse_subject(subject), stage.entries()))) for subject in asked]
+    told = ["\n".join([f"$ rollog why RUN {subject}", *lines]) for subject, lines in zip(asked, answers, strict=True)]
+    assert block.rstrip() == "\n\n".join(told)
+
+
+def section(title: str) -> str:
+    """What the document says under the heading that ends in this."""
+    found = re.search(rf"^## [^\n]*{title}\n(.*?)(?=^## |\Z)", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
 def documented(title: str) -> list[str]:
     """The entries that the document shows under this heading."""
-    section = re.search(rf"^## [^\n]*{title}\n(.*?)(?=^## |\Z)", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
-    assert section is not None
-    (block,) = re.findall(r"^```text\n(.*?)^```$", section[1], re.MULTILINE | re.DOTALL)
+    (block,) = re.findall(r"^```text\n(.*?)^```$", section(f"the log says when {title}"), re.MULTILINE | re.DOTALL)
     return [line.strip() for line in block.splitlines() if line.strip()]

@@ -137,6 +137,7 @@ def test_the_state_is_shown_at_any_moment_and_by_its_parts(archive: Path) -> Non
         (["show", "RUN@9"], "rollog.show/1"),
         (["state", "RUN@9"], "rollog.state/1"),
         (["verify", "RUN"], "rollog.verify/1"),
+        (["why", "RUN", "step:1"], "rollog.why/1"),
     ],
 )
 def test_every_verb_answers_in_every_format(archive: Path, arguments: list[str], schema: str) -> None:
@@ -150,6 +151,14 @@ def test_every_verb_answers_in_every_format(archive: Path, arguments: list[str],
     lines = rollog(*asked, "-o", "jsonl").splitlines()
     assert all(json.loads(line)["schema"].startswith("rollog.") for line in lines)
     assert len(list(csv.reader(rollog(*asked, "-o", "csv").splitlines()))) > 1
+
+
+def test_why_is_answered_at_any_moment_and_what_is_unknown_is_a_no(archive: Path) -> None:
+    assert rollog("why", archive, "prompt:0").startswith("prompt 0 (row 100, epoch 0) was trained in step 0")
+    assert "selected for step 0, which is not trained" in rollog("why", f"{archive}@step:0~1", "prompt:0")
+    assert "prompt 3 (row" in rollog("why", "", "prompt:3", "--log", archive)
+    assert rollog("why", archive, "prompt:99", exit_code=1) == ""
+    assert "write prompt:17" in rollog("why", archive, "99", exit_code=2)
 
 
 def test_entries_in_json_carry_their_events_and_their_words(archive: Path) -> None:
