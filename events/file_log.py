@@ -233,12 +233,16 @@ class GrowingLog:
         self._folder = folder
         self._log: FileLog | None = None
 
+    @property
+    def segments(self) -> Sequence[Segment]:
+        """Those that it has seen by now."""
+        return () if self._log is None else self._log.segments
+
     def head(self) -> Head:
         """Offset and digest of the last entry sealed by now."""
-        known = () if self._log is None else self._log.segments
         if not any(self._folder.glob(f"*{SUFFIX}")):
             return Head(offset=0, digest=GENESIS)
-        self._log = FileLog(self._folder, known)
+        self._log = FileLog(self._folder, self.segments)
         return self._log.head()
 
     def read(self, first: int = 1, last: int | None = None) -> Iterator[Entry]:

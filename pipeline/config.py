@@ -47,6 +47,7 @@ MAY_CHANGE: Final = (
     "generation.workers",
     "training.ranks",
     "grpo.max_steps",
+    "log.archive_every",
 )
 """What a resume may change: sampler, failure policy, capacity and deadlines, save period, worker counts, end target.
 A name that ends in a dot stands for its whole section."""

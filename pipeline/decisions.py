@@ -24,6 +24,7 @@ from rollog.events.messages import (
     WorkerLeft,
 )
 from rollog.events.vocabulary import (
+    Archive,
     Cancel,
     Checkpoint,
     Commit,
@@ -58,6 +59,7 @@ from rollog.pipeline.inputs import (
     LeaseLost,
     MemoryShort,
     Overdue,
+    Sealed,
     Stalled,
     StopAsked,
     TrainerGone,
@@ -109,6 +111,10 @@ def decide(state: State, policy: Policy, event: Input, now: float) -> Events:
         case MemoryShort():
             text = "the log's server uses more than four fifths of its memory: until it uses less, no batch is admitted"
             return () if state.finish is not None else (Stall(what="memory", text=text),)
+        case Sealed():
+            due = event.first == state.archived + 1 and event.last < state.offset and state.finish is None
+            moved = Archive(first=event.first, last=event.last, file=event.file, digest=event.digest)
+            return (moved,) if due else ()
         case StopAsked():
             return _stop(state, event.reason, now + event.within_s)
         case _:

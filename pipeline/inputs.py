@@ -95,6 +95,16 @@ class MemoryShort:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sealed:
+    """The entries ``first``..``last`` lie in the segment ``file``, whose bytes have this digest, and were read back."""
+
+    first: int
+    last: int
+    file: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StopAsked:
     """A signal asks the run to stop."""
 
@@ -102,4 +112,4 @@ class StopAsked:
     within_s: float
 
 
-Input = Answer | LeaseLost | Overdue | TrainerGone | WorkerGone | BlobGone | Stalled | MemoryShort | StopAsked
+Input = Answer | LeaseLost | Overdue | TrainerGone | WorkerGone | BlobGone | Stalled | MemoryShort | Sealed | StopAsked

@@ -13,7 +13,17 @@ from rollog.events.errors import MalformedMessage
 from rollog.events.log import Delivery, Lease, Log
 from rollog.events.messages import Result
 from rollog.events.vocabulary import Role
-from rollog.pipeline.inputs import Answer, Input, LeaseLost, MemoryShort, Overdue, StopAsked, TrainerGone, WorkerGone
+from rollog.pipeline.inputs import (
+    Answer,
+    Input,
+    LeaseLost,
+    MemoryShort,
+    Overdue,
+    Sealed,
+    StopAsked,
+    TrainerGone,
+    WorkerGone,
+)
 from rollog.pipeline.settings import Flow
 from rollog.pipeline.stalls import Watchdog
 from rollog.replay.state import Place, SavedCheckpoint, State
@@ -42,11 +52,22 @@ class Checkpoints(Protocol):
         ...
 
 
+class Archive(Protocol):
+    """Moves old entries off the server."""
+
+    def next(self, state: State) -> Sealed | None:
+        """A stretch of the log that lies in a segment now, and of which the log does not say so yet."""
+        ...
+
+
 class Mailbox:
     """Where everything from outside arrives. Keeps no state but how far it has read, and what it saw last and when."""
 
-    def __init__(self, log: Log, launcher: Launcher, checkpoints: Checkpoints, flow: Flow) -> None:
+    def __init__(
+        self, log: Log, launcher: Launcher, checkpoints: Checkpoints, flow: Flow, archive: Archive | None = None
+    ) -> None:
         self._log = log
+        self._archive = archive
         self._launcher = launcher
         self._checkpoints = checkpoints
         self._flow = flow
@@ -73,6 +94,8 @@ class Mailbox:
         inputs: list[Input] = []
         while self._signals:
             inputs.append(self._signals.popleft())
+        if self._archive is not None and (sealed := self._archive.next(state)) is not None:
+            inputs.append(sealed)
         judgements = list(self._judge(state, now))
         tick_s = self._flow.lease_s / 3
         block_s = min(MAX_BLOCK_S, tick_s, *([] if until is None else [max(0.0, until - now)]))

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from rollog.events.errors import Fenced
+from rollog.events.reading import segments_of
 from rollog.events.vocabulary import FinishReason, Open, Start
+from rollog.pipeline.archivist import EVERY, Archivist
 from rollog.pipeline.checkpoint_store import CheckpointStore
 from rollog.pipeline.config import Plan, changes_on_resume, resumed_plan
 from rollog.pipeline.controller import Controller, Observer
@@ -133,7 +135,9 @@ def drive(
     folder.write_plan(plan)
     store = CheckpointStore(folder.checkpoints, log, server.log_id)
     launcher = LocalLauncher(log, server.log_id, folder, crew)
-    mailbox = Mailbox(log, launcher, store, plan.flow)
+    every = EVERY if plan.log.archive_every is None else plan.log.archive_every
+    archivist = Archivist(log, segments_of(folder.path), folder.snapshots, server.log_id, every=every)
+    mailbox = Mailbox(log, launcher, store, plan.flow, archivist)
     listen(mailbox.signal)
     controller = Controller(
         log=log,

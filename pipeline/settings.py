@@ -326,6 +326,8 @@ class LogSettings(Section):
     """embedded: a private server under the run's folder; else a URL: redis://, rediss:// or unix://."""
     durability: Literal["synced", "relaxed"] = "synced"
     """synced: an entry is on disk before it counts; relaxed: a crash of the machine may lose the last second."""
+    archive_every: Count | None = None
+    """Entries on the server after which the oldest move into segment files; null: 200,000; 0: never."""
 
 
 class Track(Section):

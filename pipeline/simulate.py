@@ -9,17 +9,18 @@ Everything that decides is real, and so is the log: the one in memory, which has
 (``simulation.real_server``). A controller that dies is started again, on a snapshot or from the first entry.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
+from rollog.events.log import Log
 from rollog.events.memory_log import MemoryServer
 from rollog.events.vocabulary import FinishReason, Start
 from rollog.pipeline.config import Plan, changes
 from rollog.pipeline.controller import Controller
 from rollog.pipeline.errors import RunFailed
-from rollog.pipeline.mailbox import Mailbox
+from rollog.pipeline.mailbox import Archive, Mailbox
 from rollog.pipeline.policy import Policy
 from rollog.pipeline.reconfigure import configure
 from rollog.pipeline.simulation.around import NumberedRows, PlayedDisk, PlayedLauncher, Watcher
@@ -29,6 +30,8 @@ from rollog.replay import snapshots
 from rollog.replay.invariants import Audit
 from rollog.replay.projector import fold_all
 from rollog.replay.state import State
+
+MakeArchive = Callable[[Log], Archive | None]
 
 ENDS = (FinishReason.EXHAUSTED, FinishReason.MAX_STEPS, FinishReason.FAILED)
 """Ends after which nobody starts the run again."""
@@ -66,13 +69,15 @@ def simulate(
     others: Sequence[Plan] = (),
     make_server: MakeServer = MemoryServer,
     world: World | None = None,
+    archive: MakeArchive = lambda log: None,
     audited: bool = True,
     max_restarts: int = 10_000,
 ) -> Outcome:
     """Run to the end of the data or of the steps asked for, started again after every death and every stop.
 
     ``others``: plans that a restart may go on under, now and then. ``world``: one whose log has begun already, as that
-    of a fork has. ``audited``: check every law at every offset, and the whole fold.
+    of a fork has. ``archive``: who moves old entries off a controller's log, if anybody. ``audited``: check every law
+    at every offset, and the whole fold.
 
     Raises ``BrokenInvariant`` or ``BrokenHistory`` when a law is broken, ``Hang`` when the run waits for itself, and
     lets every other error of the controller through.
@@ -87,7 +92,7 @@ def simulate(
         if others and restart and world.strikes(0.5):
             plan = world.plan = world.rng.choice(others)
         wanted = settings[id(plan)]
-        controller, watcher = _controller(plan, wanted, num_rows, outcome, changing=bool(others))
+        controller, watcher = _controller(plan, wanted, num_rows, outcome, archive, changing=bool(others))
         try:
             finish = controller.run()
         except Death:
@@ -115,13 +120,13 @@ def simulate(
 
 
 def _controller(
-    plan: Plan, settings: Mapping[str, Any], num_rows: int, outcome: Outcome, *, changing: bool
+    plan: Plan, settings: Mapping[str, Any], num_rows: int, outcome: Outcome, archive: MakeArchive, *, changing: bool
 ) -> tuple[Controller, Watcher]:
     """A controller's new process, and who watches it. ``changing``: whether the log's settings may differ."""
     world, known = outcome.world, outcome.audit.state
     rows = NumberedRows(num_rows, plan.seed)
     log = FaultyLog(world, world.server.log())
-    mailbox = Mailbox(log, PlayedLauncher(world, log), PlayedDisk(world), plan.flow)
+    mailbox = Mailbox(log, PlayedLauncher(world, log), PlayedDisk(world), plan.flow, archive(log))
     watcher = Watcher(world, mailbox.signal)
     wanted: Mapping[str, Any] = changes(known.settings, settings) if changing and known.settings else {}
     controller = Controller(

@@ -70,6 +70,11 @@ def newest(folder: Path, log: Reader, up_to: int | None = None) -> State:
     return State()
 
 
+def offsets(folder: Path) -> list[int]:
+    """The entries of the snapshots that are there, the newest first. Whether they are whole is not looked at."""
+    return [int(path.stem) for path in _newest_first(folder)]
+
+
 def encode(state: State) -> bytes:
     """The bytes of a snapshot."""
     plain = _converter().unstructure(state)
