@@ -23,16 +23,19 @@ PYTHON ?= python3 python3.13 python3.12 python3.11 python3.14
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
 ROUNDS ?= 20
+HISTORIES ?= 2000
+SEED ?= 0
 # Two cores are enough for everything here; more threads per process would only fight for them.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help quickstart test lint types unit test-long kill-test mutate smollm2 clean
+.PHONY: help quickstart test lint types unit test-long kill-test mutate simulate smollm2 clean
 
 help:
 	@grep -E '^#   make' $(MAKEFILE_LIST) | sed 's/^# *//'
 	echo "make test-long     the slow tests: kills of real processes, whole runs"
 	echo "make kill-test ROUNDS=n   n kills instead of the suite's few"
 	echo "make mutate        take out one rule at a time and see the tests go red"
+	echo "make simulate HISTORIES=n SEED=s   n random histories of the controller, from seed s"
 	echo "make smollm2       a real 135M model on arithmetic tasks"
 	echo "make clean         caches and build products; keeps $(VENV) and runs/"
 
@@ -60,6 +63,9 @@ mutate: $(VENV)/.dev
 
 kill-test: $(VENV)/.dev
 	@ROLLOG_KILL_ROUNDS=$(ROUNDS) $(PY) -m pytest -m kill --timeout 0
+
+simulate: $(VENV)/.dev
+	@$(VENV)/bin/rollog simulate --histories $(HISTORIES) --seed $(SEED)
 
 smollm2: $(VENV)/.smollm2
 	@$(PY) -m rollog.pipeline.smollm2

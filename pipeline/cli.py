@@ -19,6 +19,7 @@ from rollog.pipeline.log_server import LogServer, check_server
 from rollog.pipeline.plan_warnings import warnings
 from rollog.pipeline.policy import Policy
 from rollog.pipeline.run_folder import RunFolder
+from rollog.pipeline.simulation.verb import register as register_simulate
 from rollog.pipeline.time_verbs import register as register_time_verbs
 from rollog.replay import cli as reading
 from rollog.replay.exit_codes import mendable
@@ -30,6 +31,7 @@ train, resume, stop and ps run something; status, log, show, state and verify re
 app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, help=ABOUT)
 reading.register(app)
 register_time_verbs(app)
+register_simulate(app)
 
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="settings put over the others")]
 Drops = Annotated[list[int] | None, typer.Option(help="give this prompt up; can be repeated", metavar="ORDINAL")]

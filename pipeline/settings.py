@@ -243,7 +243,8 @@ class Failure(Section):
     """Times an evicted prompt is handed out again; only with requeue."""
     filter: Annotated[str, Field(pattern=r"^(none|equal_rewards|[^:]+:[^:]+)$")] = "none"
     """none: every finished group is trained. equal_rewards: one whose rewards are all equal is not, since it teaches
-    nothing. ``module:function`` or ``file.py:function``: one that this rule refuses is not."""
+    nothing. ``module:function`` or ``file.py:function`` (relative to the settings file): one for which this rule,
+    ``(prompt, completions, rewards, **row) -> bool``, answers true is not."""
 
     @property
     def skip_limit(self) -> float:
