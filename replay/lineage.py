@@ -1,7 +1,8 @@
 """Why: ``prompt:17``, ``step:9``, ``loan:3``, ``worker:gen-0`` each have a verdict and the entries it rests on.
 
 Rule 1: one pass over the log, with the State beside it; the four stories (``story_of_*``) say what to keep.
-Rule 2: the screen is drawn from the plain model, which is also what ``--json`` prints.
+Rule 2: an entry that cannot stand in the log is refused before a story is told of it.
+Rule 3: the screen is drawn from the plain model, which is also what ``--json`` prints.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -47,11 +48,15 @@ def parse_subject(text: str) -> Subject:
 
 
 def why(subject: Subject, entries: Iterable[Entry]) -> dict[str, Any]:
-    """The answer as one plain model. ``known`` is false when the log knows nothing of the subject."""
-    state, story = State(), subject.story()
+    """The answer as one plain model. ``known`` is false when the log knows nothing of the subject.
+
+    Raises ``BrokenHistory`` for a log that no correct controller wrote.
+    """
+    before, state, story = State(), State(), subject.story()
     for entry in entries:
-        story.follow(state, entry)
         fold(state, entry)
+        story.follow(before, entry)
+        fold(before, entry)
     answer = story.told(state)
     return {
         "schema": SCHEMA,

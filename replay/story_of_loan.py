@@ -30,7 +30,7 @@ class LoanStory:
         for event in entry.events:
             if isinstance(event, Borrow) and event.loan == self.loan:
                 self.terms, self.debtor = event, event.spare
-                self.because = f"prompt {event.dropped} was {lost[event.dropped]}"
+                self.because = f"prompt {event.dropped} was {lost.get(event.dropped, 'given up')}"
         note(
             self.facts,
             entry,

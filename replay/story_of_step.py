@@ -1,6 +1,7 @@
 """The make-up of a step: which groups it trained, whose they were, how stale, and what it lacked.
 
-Rule 1: wanted = stamped or taken + spares + borrowed + short: each group of a step is counted under one of these.
+Rule 1: wanted = stamped or taken + spares + borrowed + short + missing: each group is counted under one of these.
+        Short is what was lost on the way; missing is what the data, at its end, no longer had for a step once begun.
 Rule 2: staleness is the step less the oldest weights that made the group, in versions.
 Rule 3: the step waited from the moment at which the version was its own until its last group was committed (wall time
         of the entries, seconds).
@@ -85,7 +86,9 @@ class StepStory:
             if isinstance(event, Commit):
                 self._commits[event.prompt] = (entry.offset, entry.time)
             elif isinstance(event, Train) and event.step == self.step and self.trained is None:
-                self.trained, self.wanted = entry.offset, state.rules.prompts_per_step if state.rules else 0
+                assert state.rules is not None
+                self.trained, self.wanted = entry.offset, state.rules.prompts_per_step
+                self._forget_old_shortfalls(state)
             if self._is_about(state, event):
                 told.append(words(event))
                 self._take(state, event)
@@ -114,7 +117,7 @@ class StepStory:
             case Stamp():
                 self.meant = True
             case Replace():
-                self.spares[event.spare] = f"for prompt {event.dropped}, {self.gone[event.dropped]}"
+                self.spares[event.spare] = f"for prompt {event.dropped}, {self._how(event.dropped)}"
             case Borrow():
                 self.loans[event.loan] = OPEN
                 if event.borrower == self.step:
@@ -156,8 +159,15 @@ class StepStory:
             committed_at=at,
         )
 
+    def _forget_old_shortfalls(self, state: State) -> None:
+        """A change of sampler ends what the step was short of: it is filled anew."""
+        shortfall = state.step(self.step).shortfall
+        self.short = self.short[len(self.short) - shortfall :]
+
     def told(self, state: State) -> Answer:
         """What came of the step."""
+        if self.trained is None:
+            self._forget_old_shortfalls(state)
         for loan, how in self.loans.items():
             if how == OPEN and loan not in state.loans:
                 self.loans[loan] = "ended with the settings"
@@ -169,9 +179,11 @@ class StepStory:
             details={
                 "step": self.step,
                 "trained_at": self.trained,
+                "wanted": self.wanted if self.trained is not None else None,
                 "groups": [asdict(each) | {"origin": each.origin.value} for each in self.groups],
                 "staleness": {str(age): number for age, number in sorted(self._staleness().items())},
                 "short": self.short,
+                "missing": self._missing(),
                 "borrowed": {str(prompt): each.lender for prompt, each in self.borrowed.items()},
                 "lent": {str(prompt): each.borrower for prompt, each in self.lent.items()},
                 "loans": {str(loan): how for loan, how in self.loans.items()},
@@ -206,13 +218,15 @@ class StepStory:
             yield f"1 spare, prompt {prompt} {self.spares[prompt]}"
         for prompt in by[Origin.BORROWED]:
             terms = self.borrowed[prompt]
-            because = f"because prompt {terms.dropped} was {self.gone[terms.dropped]}"
+            because = f"because prompt {terms.dropped} was {self._how(terms.dropped)}"
             yield (
                 f"1 borrowed from step {terms.lender}, prompt {prompt}, {because}; loan {terms.loan}, "
                 f"{self.loans[terms.loan]}"
             )
         for prompt in self.short:
-            yield f"1 short, because prompt {prompt} was {self.gone[prompt]}"
+            yield f"1 short, because prompt {prompt} was {self._how(prompt)}"
+        if missing := self._missing():
+            yield f"{missing} missing: the step had begun, and the data was at its end"
         for prompt, terms in self.lent.items():
             yield f"lent to step {terms.borrower}: prompt {prompt}; loan {terms.loan}, {self.loans[terms.loan]}"
         if self.groups:
@@ -225,6 +239,12 @@ class StepStory:
                 f"waited {waited:.1f} s for the last group "
                 f"(prompt {last.prompt}, {last.worker}, attempt {last.attempt})"
             )
+
+    def _how(self, prompt: int) -> str:
+        return self.gone.get(prompt, "given up")
+
+    def _missing(self) -> int:
+        return self.wanted - len(self.groups) - len(self.short) if self.trained is not None else 0
 
     def _staleness(self) -> Counter[int]:
         return Counter(each.staleness for each in self.groups)

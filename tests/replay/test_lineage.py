@@ -4,9 +4,9 @@ from collections import Counter
 
 import pytest
 
-from builders import Decision, history
+from builders import Decision, history, selected
 from histories_of_loss import LENT, PAID, PASSED_ON, RUN, UNPAID, told
-from rollog.replay.errors import BadReference
+from rollog.replay.errors import BadReference, BrokenHistory
 from rollog.replay.lineage import parse_subject, why
 from rollog.replay.status import follow_all, status
 
@@ -39,6 +39,12 @@ def test_what_the_log_does_not_know_is_not_known(subject: str) -> None:
     model = why(parse_subject(subject), history(*RUN))
 
     assert (model["known"], model["entries"], model["parts"]) == (False, [], [])
+
+
+@pytest.mark.parametrize("subject", ["prompt:0", "step:0", "loan:0", "worker:gen-0"])
+def test_nothing_is_told_of_a_log_that_no_controller_wrote(subject: str) -> None:
+    with pytest.raises(BrokenHistory, match="entry 3"):
+        why(parse_subject(subject), history(selected(0)))
 
 
 @pytest.mark.parametrize("text", ["prompt", "prompt:", "prompt:-1", "prompt:x", "worker:", "version:3", "step:²"])

@@ -1,8 +1,14 @@
 """Why: the make-up of a step, and the life of a loan. Golden answers, as ``rollog why`` prints them."""
 
-from builders import committed, selected, sent, trained
+from builders import Decision, admitted, committed, selected, sent, trained
 from histories_of_loss import GONE, LENT, PAID, PASSED_ON, RUN, STALE, UNPAID, told
-from rollog.events.vocabulary import Repay, Replace, Stamp
+from rollog.events.vocabulary import Evict, EvictReason, Exhaust, Repay, Replace, Select, Stamp
+
+# windowed: the step has begun with prompt 0 when the other is evicted and nothing more can come.
+LAST: list[Decision] = [
+    *[admitted(0, step=None), sent(0, step=None), Exhaust(left=0), committed(0), selected(0, 0, last=False)],
+    Evict(prompts=(1,), reason=EvictReason.STALE),
+]
 
 
 def test_a_short_step_counts_what_is_missing() -> None:
@@ -87,6 +93,24 @@ step 0 trained 2 groups, 4 rollouts, 20 tokens, v0 -> v1 (@13)
   waited 9.0 s for the last group (prompt 1, gen-0, attempt 1)
   @12     step 0 takes prompts 0, 1 (chunk 0, the last)
   @13     step 0 trained by trainer 1: 4 rows, 20 tokens, 1.5 s, loss 0.2500
+"""
+    )
+
+
+def test_a_step_that_the_data_did_not_fill_says_what_is_missing() -> None:
+    taken = [*LAST, Select(step=0, chunk=1, prompts=(), last=True), trained(0)]
+
+    assert (
+        told("step:0", *taken, sampler="windowed")
+        == """
+step 0 trained 1 group of 2 wanted, 2 rollouts, 10 tokens, v0 -> v1 (@10)
+  1 taken by windowed, which stamps nothing: 0
+  1 missing: the step had begun, and the data was at its end
+  staleness of all 1   0: 1
+  waited 5.0 s for the last group (prompt 0, gen-0, attempt 1)
+  @7      step 0 takes prompt 0 (chunk 0)
+  @9      step 0 takes no prompts (chunk 1, the last)
+  @10     step 0 trained by trainer 1: 4 rows, 20 tokens, 1.5 s, loss 0.2500
 """
     )
 
