@@ -23,7 +23,6 @@ from builders import (
     whole_step,
 )
 from rollog.events.vocabulary import (
-    Archive,
     Configure,
     Exhaust,
     FailureKind,
