@@ -4,10 +4,11 @@ Rule 1: the name is the blake2b-256 of the bytes. A blob is durable before the e
         temporary name, fsync, rename, fsync of the folder.
 Rule 2: a reader checks the hash and a cap. The event that names a blob comes from a worker: a digest is 64 lower-case
         hexadecimal digits or it is refused, so that it can never be another path.
-Rule 3: putting the same bytes twice is the same as once.
+Rule 3: putting the same bytes twice is the same as once, and makes the blob young: a sweep spares what is young.
 """
 
 import errno
+import os
 import re
 from hashlib import blake2b
 from pathlib import Path
@@ -39,11 +40,8 @@ class Blobs:
         digest = blake2b(data, digest_size=32).hexdigest()
         path = self.path(digest)
         try:
-            if not path.exists():
+            if not self._renewed(path):
                 self._write(path, data)
-            else:
-                # Another process may have renamed it a moment ago without having synced the folder yet.
-                sync_folder(path.parent)
         except OSError as error:
             raise BlobError(self._refused(error, len(data))) from error
         return digest
@@ -68,6 +66,16 @@ class Blobs:
     def exists(self, digest: str) -> bool:
         """Whether a file of this name is there; only ``get`` tells whether it is whole."""
         return self.path(digest).is_file()
+
+    def _renewed(self, path: Path) -> bool:
+        """Make a blob that is there already young, so that no sweep takes it; False if it is not there."""
+        try:
+            os.utime(path)
+            # Another process may have renamed it a moment ago without having synced the folder yet.
+            sync_folder(path.parent)
+        except FileNotFoundError:
+            return False
+        return True
 
     def _write(self, path: Path, data: bytes) -> None:
         if not path.parent.is_dir():

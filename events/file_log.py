@@ -146,8 +146,11 @@ def segments_at(path: Path, known: Sequence[Segment] = ()) -> list[Segment]:
         checked = {segment.file: segment for segment in known}
         found = [checked.get(file) or open_segment(file) for file in path.glob(f"*{SUFFIX}")]
     elif path.is_file() and not is_segment(path) and tarfile.is_tarfile(path):
-        with tarfile.open(path, "r:") as tar:
-            members = [member for member in tar if member.isreg() and member.name.endswith(SUFFIX)]
+        try:
+            with tarfile.open(path, "r:") as tar:
+                members = [member for member in tar if member.isreg() and member.name.endswith(SUFFIX)]
+        except (tarfile.TarError, EOFError) as error:
+            raise CorruptEntry(f"{path} is no whole archive of a run: {error}") from error
         found = [open_segment(path, member.offset_data, member.size) for member in members]
     else:
         found = [open_segment(path)]

@@ -90,6 +90,14 @@ class RedisReader:
             "XREAD", "COUNT", 1, "BLOCK", max(1, int(block_s * 1000)), "STREAMS", self.keys.log, entry_id(offset)
         )))  # fmt: skip
 
+    def results_after(self, id: str | None) -> Iterator[bytes]:
+        """The bodies of the results after this one that lie in the stream now; they came from workers."""
+        while page := self._insist(
+            lambda id=id: stream_messages(self._connection, self.keys.results, id, 0.0, ENTRIES_PER_READ)  # type: ignore[misc]
+        ):
+            yield from (body for _, body in page)
+            id = page[-1][0]
+
     def close(self) -> None:
         """Let go of the connection."""
         self._connection.close()

@@ -17,7 +17,7 @@ from typing import Any
 
 from rollog.events.blobs import Blobs
 from rollog.events.file_log import SUFFIX, FileLog, seal_tail, write_segment
-from rollog.events.log import GENESIS, Entry, Reader
+from rollog.events.log import Entry, Reader
 from rollog.events.planting import Planting, note_planting
 from rollog.events.reading import log_id_of, segments_of
 from rollog.pipeline.config import Plan, changes, resumed_plan
@@ -133,10 +133,11 @@ def _take_over(parent: RunFolder, made: RunFolder, after: State, start: Starting
     for weights in after.published.values():
         if (parent.weights / weights.file).is_dir():
             link_folder(parent.weights / weights.file, made.weights / weights.file)
-    link_blobs(_blobs(after), Blobs(parent.blobs), Blobs(made.blobs))
+    link_blobs(needed_blobs(after), Blobs(parent.blobs), Blobs(made.blobs))
 
 
-def _blobs(state: State) -> Iterator[str]:
+def needed_blobs(state: State) -> Iterator[str]:
+    """The blobs that a run needs to go on from this State: of recorded selections, and of the buffer."""
     for step in state.steps.values():
         yield from (member.finished.blob for member in step.members())
     for group in state.at(Place.BUFFER):
@@ -153,14 +154,13 @@ def _seal(parent: RunFolder, made: RunFolder, log: Reader, log_id: str, entry: E
     for segment in sealed:
         if segment.last < entry.offset:
             link_file(segment.file, own / segment.file.name)
-    last = entry.offset - 1
-    seal_tail(log, own, log_id, last)
-    previous = FileLog(own).head().digest if last else GENESIS
-    write_segment(own, log_id, _one(entry), previous)
+    seal_tail(log, own, log_id, entry.offset - 1)
+    seal_own(made, log_id, entry, FileLog(own).head().digest)
 
 
-def _one(entry: Entry) -> Iterator[Entry]:
-    yield entry
+def seal_own(made: RunFolder, log_id: str, entry: Entry, previous: str) -> None:
+    """Seal a fork's first own entry, in a segment of its own."""
+    write_segment(segments_of(made.path), log_id, iter((entry,)), previous)
 
 
 def lines(forked: Forked) -> Iterable[str]:

@@ -136,6 +136,7 @@ def drive(
     store = CheckpointStore(folder.checkpoints, log, server.log_id)
     launcher = LocalLauncher(log, server.log_id, folder, crew)
     every = EVERY if plan.log.archive_every is None else plan.log.archive_every
+    snapshots_every = min(snapshots.EVERY, max(1, every // 4)) if every else snapshots.EVERY
     archivist = Archivist(log, segments_of(folder.path), folder.snapshots, server.log_id, every=every)
     mailbox = Mailbox(log, launcher, store, plan.flow, archivist)
     listen(mailbox.signal)
@@ -154,7 +155,7 @@ def drive(
         nonce=lambda: secrets.token_hex(16),
         version=version_of("rollog"),
         machine=machine_of(plan),
-        observer=Observers((observer, PrunesCheckpoints(store), SavesSnapshots(folder.snapshots))),
+        observer=Observers((observer, PrunesCheckpoints(store), SavesSnapshots(folder.snapshots, snapshots_every))),
         recall=lambda: snapshots.newest(folder.snapshots, log),
         changes=[
             lambda state: configure(state, ready.changes),
