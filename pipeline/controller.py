@@ -26,8 +26,9 @@ from rollog.events.errors import LogUncertain
 from rollog.events.log import Entry, Log, Outbox
 from rollog.events.vocabulary import Event, FinishReason, Open, Start
 from rollog.pipeline import outbox
-from rollog.pipeline.decisions import decide, fatal
+from rollog.pipeline.decisions import decide
 from rollog.pipeline.errors import RunFailed
+from rollog.pipeline.fatal import fatal
 from rollog.pipeline.inputs import Answer
 from rollog.pipeline.mailbox import Mailbox
 from rollog.pipeline.policy import Policy

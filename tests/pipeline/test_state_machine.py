@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from rollog.events.messages import GroupDone
 from rollog.events.vocabulary import FailureKind, FinishReason
-from rollog.pipeline.decisions import MAX_RESUMES_IN_VAIN
+from rollog.pipeline.fatal import MAX_RESUMES_IN_VAIN
 from rollog.replay.state import Place, State
 from stage import Stage, small_plan
 
