@@ -32,6 +32,11 @@ def segments_of(run_folder: Path) -> Path:
     return run_folder / "log" / SEGMENTS_NAME
 
 
+def snapshots_of(run_folder: Path) -> Path:
+    """The folder of a run's saved States."""
+    return run_folder / "log" / "snapshots"
+
+
 def mark_of(run_folder: Path) -> MarkFile:
     """The run's mark outside its server."""
     return MarkFile(run_folder / MARK_NAME)

@@ -14,7 +14,7 @@ from rollog.events.errors import ServerUnreachable
 from rollog.events.file_log import GrowingLog, seal_tail
 from rollog.events.mark import check_mark
 from rollog.events.planting import obey_planting
-from rollog.events.reading import mark_of, segments_of
+from rollog.events.reading import mark_of, segments_of, snapshots_of
 from rollog.events.redis_log import RedisLog
 from rollog.events.redis_reader import RedisReader
 from rollog.events.server_settings import settings_check
@@ -73,6 +73,11 @@ class LogServer:
                 check_mark(mark, None, self.log.head(), None)
             raise ServerUnreachable("the server holds no log yet: it gets its id when a controller opens it")
         return found
+
+    @property
+    def snapshots(self) -> Path:
+        """Where States of this log are saved."""
+        return snapshots_of(self._folder)
 
     def seal(self) -> None:
         """Seal the log's tail into a segment: from now on it can be read without a server."""

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from rollog.events.log import Entry
+from rollog.events.log import Entry, Reader
 from rollog.events.vocabulary import Checkpoint
 from rollog.pipeline.checkpoint_store import CheckpointStore
 from rollog.pipeline.controller import Observer
 from rollog.pipeline.waiting import Wait
 from rollog.replay import snapshots
 from rollog.replay.state import State
+from rollog.replay.tally import Tally, follow_all
 
 
 class Observers:
@@ -30,23 +31,34 @@ class Observers:
 
 
 class SavesSnapshots:
-    """Saves the State every so many entries, when all of it is durable."""
+    """Saves the State every so many entries, and the sums beside it, from a fold of its own over what is durable.
 
-    def __init__(self, folder: Path, every: int = snapshots.EVERY) -> None:
+    The controller's State may be ahead of the log. Entries that it was not told of, because their answer was lost, are
+    read from the log.
+    """
+
+    def __init__(self, folder: Path, log: Reader, every: int = snapshots.EVERY) -> None:
         self._folder = folder
+        self._log = log
         self._every = every
         self._saved_at = 0
+        self._state: State | None = None
+        self._tally = Tally()
 
     def entry(self, state: State, entry: Entry) -> None:
-        """Nothing yet: the State may be ahead of the log."""
+        """Follow it, and save if enough has happened since the last one."""
+        if self._state is None:
+            self._state, self._tally = snapshots.tallied(self._folder, self._log, entry.offset - 1)
+            self._saved_at = next(iter(snapshots.offsets(self._folder)), 0)
+        for earlier in self._log.read(self._state.offset + 1, entry.offset - 1):
+            follow_all((earlier,), self._state, self._tally)
+        follow_all((entry,), self._state, self._tally)
+        if entry.offset - self._saved_at >= self._every:
+            snapshots.save(self._folder, self._state, self._tally)
+            self._saved_at = entry.offset
 
     def waiting(self, state: State, wait: Wait) -> None:
-        """Save it, if enough has happened since the last one."""
-        if self._saved_at == 0:
-            self._saved_at = state.offset
-        if state.offset - self._saved_at >= self._every:
-            snapshots.save(self._folder, state)
-            self._saved_at = state.offset
+        """Nothing."""
 
 
 class PrunesCheckpoints:

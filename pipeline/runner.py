@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from rollog.events.errors import Fenced
 from rollog.events.reading import segments_of
-from rollog.events.vocabulary import FinishReason, Open, Start
+from rollog.events.vocabulary import FinishReason, Start
 from rollog.pipeline.archivist import EVERY, Archivist
 from rollog.pipeline.checkpoint_store import CheckpointStore
 from rollog.pipeline.config import Plan, changes_on_resume, resumed_plan
@@ -35,7 +35,7 @@ from rollog.pipeline.policy import Policy
 from rollog.pipeline.reconfigure import configure, drop, refuse_change
 from rollog.pipeline.run_folder import RunFolder
 from rollog.replay import snapshots
-from rollog.replay.projector import fold
+from rollog.replay.openings import last_machine
 from rollog.replay.state import State
 
 EXIT_CODES: Final[Mapping[FinishReason, int]] = {
@@ -137,6 +137,7 @@ def drive(
     launcher = LocalLauncher(log, server.log_id, folder, crew)
     every = EVERY if plan.log.archive_every is None else plan.log.archive_every
     snapshots_every = min(snapshots.EVERY, max(1, every // 4)) if every else snapshots.EVERY
+    saver = SavesSnapshots(folder.snapshots, log, snapshots_every)
     archivist = Archivist(log, segments_of(folder.path), folder.snapshots, server.log_id, every=every)
     mailbox = Mailbox(log, launcher, store, plan.flow, archivist)
     listen(mailbox.signal)
@@ -155,7 +156,7 @@ def drive(
         nonce=lambda: secrets.token_hex(16),
         version=version_of("rollog"),
         machine=machine_of(plan),
-        observer=Observers((observer, PrunesCheckpoints(store), SavesSnapshots(folder.snapshots, snapshots_every))),
+        observer=Observers((observer, PrunesCheckpoints(store), saver)),
         recall=lambda: snapshots.newest(folder.snapshots, log),
         changes=[
             lambda state: configure(state, ready.changes),
@@ -185,13 +186,9 @@ class Found:
 
 
 def look(server: LogServer) -> Found:
-    """What the log holds now."""
-    state = State()
-    machine: Mapping[str, Any] = {}
-    for entry in server.log.read():
-        fold(state, entry)
-        machine = next((event.machine for event in entry.events if isinstance(event, Open)), machine)
-    return Found(state=state, machine=machine)
+    """What the log holds now: a snapshot and what stands after it."""
+    offset = server.log.head().offset
+    return Found(state=snapshots.at(server.snapshots, server.log, offset), machine=last_machine(server.log, offset))
 
 
 def machine_of(plan: Plan) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
+from rollog.events.errors import Fenced
 from rollog.events.log import Log
 from rollog.events.memory_log import MemoryServer
 from rollog.events.vocabulary import FinishReason, Start
@@ -51,6 +52,8 @@ class Outcome:
     deaths: int = 0
     stops: int = 0
     failures: int = 0
+    fenced: int = 0
+    """Controllers that found another one holding the pen."""
     stalls: int = 0
     steps: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
@@ -97,6 +100,9 @@ def simulate(
             finish = controller.run()
         except Death:
             outcome.deaths += 1
+            finish = None
+        except Fenced:
+            outcome.fenced += 1
             finish = None
         except RunFailed:  # the workers are ended; somebody mends what is wrong, and resumes
             world.kill_workers()
@@ -155,9 +161,9 @@ def _recalled(world: World, known: State) -> State:
         return State()
     if chance > FOLD_RATE + BYTES_RATE:
         return deepcopy(known)
-    state = snapshots.decode(snapshots.encode(known))
-    assert state is not None, f"the snapshot of entry {known.offset} cannot be read"
-    return state
+    found = snapshots.decode(snapshots.encode(known))
+    assert found is not None, f"the snapshot of entry {known.offset} cannot be read"
+    return found.state
 
 
 __all__ = ("Death", "NumberedRows", "Outcome", "Script", "simulate")

@@ -28,7 +28,7 @@ from rollog.replay.paths import at_path
 from rollog.replay.plain import derived_to_plain, state_digest, state_to_plain
 from rollog.replay.references import Span, resolve_span
 from rollog.replay.selection import Selection
-from rollog.replay.status import follow_all, stalled
+from rollog.replay.status import stalled
 from rollog.replay.status import status as status_model
 from rollog.replay.timeline import Timeline
 from rollog.replay.verification import verify as verify_log
@@ -161,8 +161,7 @@ def status(
     with opened(source) as timeline:
         options.say(f"reading {timeline.log!r}", verbose, quiet)
         empty = timeline.log.head().offset == 0
-        entries = () if empty else timeline.log.read(1, timeline.offset(moment))
-        model = status_model(*follow_all(entries))
+        model = status_model(*timeline.tallied(0 if empty else timeline.offset(moment)))
     _answer(model, map(printable, screens.status_screen(model)), output, json)
     if stalled(model):
         raise typer.Exit(NO)
@@ -171,6 +170,7 @@ def status(
 @mendable()
 def verify(
     run: options.Run = "",
+    from_scratch: options.FromScratch = False,
     file: options.LogFile = None,
     redis: options.Redis = None,
     output: options.Output = Format.TABLE,
@@ -186,7 +186,7 @@ def verify(
     begin = time.monotonic()
     with opened(source) as timeline:
         options.say(f"reading {timeline.log!r}", verbose, quiet)
-        verdict = verify_log(timeline.log)
+        verdict = verify_log(timeline.log, None if from_scratch else timeline.snapshots)
     model = verdict.to_plain(time.monotonic() - begin)
     table = options.painted(map(printable, screens.verdict_screen(model)), no_color)
     _answer(model, table, output, json, rows="laws")

@@ -17,7 +17,7 @@ from typing import Any, Final
 import yaml
 
 from rollog.events.log import Reader
-from rollog.events.reading import open_reader
+from rollog.events.reading import open_reader, snapshots_of
 from rollog.events.redis_reader import RedisReader
 from rollog.events.vocabulary import Start
 from rollog.replay.errors import BadReference, NoSuchRun
@@ -78,10 +78,11 @@ def opened(source: Source, environment: Mapping[str, str] = os.environ) -> Itera
     if not name:
         raise BadReference("name a run, or an archive with --log FILE")
     place, label = _place(name, source.redis, environment)
-    with open_reader(place, label, find_folder(name, environment)) as reader:
+    folder = find_folder(name, environment)
+    with open_reader(place, label, folder) as reader:
         if isinstance(reader, RedisReader) and reader.log_id() is None:
             raise NoSuchRun(f"the server holds no run named {label or name}")
-        yield Timeline(reader)
+        yield Timeline(reader, None if folder is None else snapshots_of(folder))
 
 
 def _must_be_of(name: str, archive: Reader, file: Path) -> None:

@@ -6,27 +6,15 @@ Every total stands beside its parts, so that a reader can add up in every direct
     tokens generated = trained + held + wasted
 """
 
-from collections.abc import Iterable
 from typing import Any, Final
 
-from rollog.events.log import Entry
 from rollog.events.vocabulary import FinishReason, Role
 from rollog.replay.difference import SETTLEMENTS
 from rollog.replay.plain import to_plain
-from rollog.replay.projector import fold
 from rollog.replay.state import OPEN_PLACES, Place, State
 from rollog.replay.tally import Tally, held_tokens
 
 SCHEMA: Final = "rollog.status/1"
-
-
-def follow_all(entries: Iterable[Entry]) -> tuple[State, Tally]:
-    """The State after these entries and the sums beside it."""
-    state, tally = State(), Tally()
-    for entry in entries:
-        tally.follow(state, entry)
-        fold(state, entry)
-    return state, tally
 
 
 def status(state: State, tally: Tally) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from rollog.events.vocabulary import (
     Stall,
     Train,
 )
+from rollog.replay.projector import fold
 from rollog.replay.state import Place, State
 
 RECENT_STEPS = 8
@@ -47,6 +48,17 @@ class TrainedStep:
     tokens: int
     seconds: float
     logprob_gap: float | None
+
+
+def follow_all(
+    entries: Iterable[Entry], state: State | None = None, tally: "Tally | None" = None
+) -> tuple[State, "Tally"]:
+    """The State after these entries and the sums beside it; they go on from ``state`` and ``tally``, if given."""
+    state, tally = state or State(), tally or Tally()
+    for entry in entries:
+        tally.follow(state, entry)
+        fold(state, entry)
+    return state, tally
 
 
 @dataclass(slots=True, kw_only=True)

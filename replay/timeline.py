@@ -1,20 +1,23 @@
 """Time travel: the State at any moment of a log, steps forward and back, and why an entry is there.
 
-Rule 1: a State at an offset is the fold of the entries up to it: there is no other way to get one, so what is shown
-        of the past is what was decided from.
+Rule 1: a State at an offset is the fold of the entries up to it (a snapshot saves a part of the folding): there is no
+        other way to get one, so what is shown of the past is what was decided from.
 Rule 2: a Timeline only reads.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from rollog.events.log import Entry, Reader
+from rollog.replay import snapshots
 from rollog.replay.causes import Causes
 from rollog.replay.difference import Change, difference
 from rollog.replay.errors import NoSuchMoment
 from rollog.replay.projector import fold, fold_all
 from rollog.replay.references import Reference, resolve
 from rollog.replay.state import State
+from rollog.replay.tally import Tally, follow_all
 from rollog.replay.wording import ordinals
 
 
@@ -30,9 +33,10 @@ class Explained:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The moments of one log."""
+    """The moments of one log. ``snapshots``: a folder of saved States of it, if there is one."""
 
     log: Reader
+    snapshots: Path | None = None
 
     def offset(self, reference: Reference) -> int:
         """The offset that a reference names. Raises ``NoSuchMoment``."""
@@ -48,7 +52,15 @@ class Timeline:
         if offset == 0:
             return State()
         self._must_be_there(offset)
-        return fold_all(self.log.read(1, offset))
+        if self.snapshots is None:
+            return fold_all(self.log.read(1, offset))
+        return snapshots.at(self.snapshots, self.log, offset)
+
+    def tallied(self, offset: int) -> tuple[State, Tally]:
+        """The State after the entry at ``offset`` and the sums beside it; 0 is before the first entry."""
+        if self.snapshots is None:
+            return follow_all(self.log.read(1, offset) if offset else ())
+        return snapshots.tallied(self.snapshots, self.log, offset)
 
     def moments(self, first: int = 1) -> Iterator[tuple[Entry, State]]:
         """Each entry from ``first`` to the head with the State after it, which the next step changes in place."""

@@ -4,12 +4,16 @@ Rule 1: the first break ends the check; the laws that held until then say up to 
 Rule 2: unreadable is not broken: damaged bytes and missing entries are raised as they are (exit code 5).
 Rule 3: the audit folds, and beside it the log is folded a second time: at the head both States must be the same and
         stand at the head that the store itself names, which is where the controller's own State stands.
+Rule 4: nothing is taken from a snapshot. Those that are there are compared with the fold, unless told to ignore them.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from rollog.events.log import Reader
+from rollog.replay import snapshots
 from rollog.replay.errors import BrokenHistory, BrokenInvariant
 from rollog.replay.invariants import ALL_LAWS, LOANS, ONCE, STALENESS, Audit
 from rollog.replay.laws import ONE_PLACE
@@ -22,6 +26,7 @@ LAW_SCHEMA: Final = "rollog.law/1"
 CHAIN: Final = "offsets dense, digests chain"
 FOLLOWS: Final = "every entry follows from those before it"
 LIVE: Final = "live state equals folded state"
+SAVED: Final = "saved states equal folded states"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +81,7 @@ class _Check:
 
     audit: Audit = field(default_factory=Audit)
     twin: State = field(default_factory=State)
+    saved: Mapping[int, State] = field(default_factory=dict)
     broken: _Break | None = None
 
     def run(self, log: Reader) -> None:
@@ -90,6 +96,13 @@ class _Check:
             if self.broken is not None:
                 return
             fold(self.twin, entry)
+            there = self.saved.get(entry.offset)
+            if there is not None and state_digest(there) != state_digest(self.twin):
+                how = (
+                    f"the snapshot of entry {entry.offset} holds another State: delete it, and say so to the developers"
+                )
+                self.broken = _Break(entry.offset, SAVED, how)
+                return
         try:
             self.audit.finish()
         except BrokenInvariant as error:
@@ -103,14 +116,18 @@ class _Check:
             self.broken = _Break(state.offset, LIVE, "two folds of the same entries give different states")
 
 
-def verify(log: Reader) -> Verdict:
-    """Check the whole log. Raises ``CorruptEntry``, ``UnknownEvent`` or ``MissingEntry`` for what cannot be read."""
-    check = _Check()
+def verify(log: Reader, saved: Path | None = None) -> Verdict:
+    """Check the whole log, and the snapshots in the folder ``saved`` against it.
+
+    Raises ``CorruptEntry``, ``UnknownEvent`` or ``MissingEntry`` for what cannot be read.
+    """
+    found = () if saved is None else snapshots.fitting(saved, log, log.head().offset)
+    check = _Check(saved={each.state.offset: each.state for each in found})
     check.run(log)
     audit, broken = check.audit, check.broken
-    details = _details(audit)
+    details = _details(audit) | {SAVED: ", ".join(f"@{offset:,}" for offset in sorted(check.saved))}
     laws = []
-    for law in (CHAIN, FOLLOWS, *ALL_LAWS, LIVE):
+    for law in (CHAIN, FOLLOWS, *ALL_LAWS, *([SAVED] if check.saved else []), LIVE):
         if broken is None:
             laws.append(Judged(law=law, holds=True, detail=details.get(law, "")))
         elif law == broken.law:

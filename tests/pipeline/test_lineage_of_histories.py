@@ -13,7 +13,8 @@ from rollog.pipeline.simulation.histories import draw, play
 from rollog.replay.lineage import parse_subject
 from rollog.replay.projector import fold
 from rollog.replay.state import Place, State
-from rollog.replay.status import follow_all, status
+from rollog.replay.status import status
+from rollog.replay.tally import follow_all
 
 SETTLED = ("trained", "dropped", "filtered", "evicted")
 

@@ -53,7 +53,8 @@ from rollog.events.vocabulary import (
 )
 from rollog.replay import screens
 from rollog.replay.errors import ReplayError
-from rollog.replay.status import follow_all, status
+from rollog.replay.status import status
+from rollog.replay.tally import follow_all
 from rollog.replay.timeline import Timeline
 from rollog.replay.verification import verify
 

@@ -8,7 +8,8 @@ from builders import Decision, history, selected
 from histories_of_loss import LENT, PAID, PASSED_ON, RUN, UNPAID, told
 from rollog.replay.errors import BadReference, BrokenHistory
 from rollog.replay.lineage import parse_subject, why
-from rollog.replay.status import follow_all, status
+from rollog.replay.status import status
+from rollog.replay.tally import follow_all
 
 
 def test_a_generator() -> None:

@@ -59,7 +59,8 @@ from rollog.events.vocabulary import (
     StopReason,
 )
 from rollog.replay import screens
-from rollog.replay.status import condition, follow_all, status
+from rollog.replay.status import condition, status
+from rollog.replay.tally import follow_all
 from rollog.replay.timeline import Timeline
 from rollog.replay.wording import ordinals, words
 
