@@ -3,7 +3,8 @@
 Rule 1: a death is an exception that no code of rollog catches. It comes before a call, after it took effect, or in the
         middle of a window: some of its entries have landed then.
 Rule 2: an answer can stay out: the controller hears ``LogUncertain``, whatever has landed.
-Rule 3: time passes only here, while the controller waits for results.
+Rule 3: another controller can take the pen at any place in a window: the rest of it is fenced.
+Rule 4: time passes only here, while the controller waits for results.
 """
 
 from collections.abc import Sequence
@@ -37,12 +38,16 @@ class FaultyLog:
         script, rng = self._world.script, self._world.rng
         dies = self._world.strikes(script.controller_death_rate)
         uncertain = self._world.strikes(script.uncertain_rate)
-        landed = rng.randint(0, len(window)) if dies or uncertain else len(window)
+        rival = self._world.strikes(script.rival_rate)
+        landed = rng.randint(0, len(window)) if dies or uncertain or rival else len(window)
         self._log.append(window[:landed])
         if dies:
             raise Death
         if uncertain:
             raise LogUncertain("played: no answer in time")
+        if rival:
+            self._world.server.log().open(f"rival-{next(self._world.tick)}")
+            self._log.append(window[landed:])
 
     def trim(self, last: int) -> str | None:
         """Forget what is archived."""

@@ -1,5 +1,7 @@
 """A scripted generator: answers after a while, fails, hangs, or dies."""
 
+from typing import Final
+
 from rollog.events.messages import (
     Ending,
     GroupCancelled,
@@ -15,6 +17,8 @@ from rollog.events.vocabulary import FailureKind, Role
 from rollog.pipeline.environments.filters import rule_of
 from rollog.pipeline.inputs import WorkerGone
 from rollog.pipeline.simulation.world import World, digest, unit
+
+LATE_S: Final = (1.0, 30.0)
 
 
 class Generator:
@@ -102,6 +106,7 @@ class Generator:
         if not self.alive or self.running.get(order.prompt) != order:
             return
         script, lease = self.world.script, f"p:{order.prompt}"
+        late = self.world.strikes(script.late_rate)
         if self.world.strikes(script.infra_rate):
             self._fail(order, FailureKind.INFRA, "played time-out")
         elif unit(script.seed, "data", order.prompt, order.data_failures) < script.data_rate:
@@ -124,8 +129,11 @@ class Generator:
                 worker=self.name,
                 refused=self.judges and unit(script.seed, "refused", order.prompt) < script.refused_rate,
             )
-            self.world.reported[order.prompt] = self.world.reported.get(order.prompt, 0) + 1
-            self.report(made, lease)
+            if late:
+                self.world.at(self.world.rng.uniform(*LATE_S), lambda: self.report(made, lease))
+            else:
+                self.world.reported[order.prompt] = self.world.reported.get(order.prompt, 0) + 1
+                self.report(made, lease)
         self.running.pop(order.prompt, None)
 
     def _fail(self, order: Order, kind: FailureKind, error: str) -> None:
@@ -135,8 +143,11 @@ class Generator:
         self.report(failed, f"p:{order.prompt}")
 
     def report(self, result: Result, lease: str | None = None) -> None:
-        """Into the results stream."""
-        self.desk.report(result, lease)
+        """Into the results stream, as long as the process lives; now and then it arrives twice."""
+        if self.alive:
+            self.desk.report(result, lease)
+            if self.world.strikes(self.world.script.twice_rate):
+                self.desk.report(result)
 
     def die(self, reason: str) -> None:
         """Without a word; the launcher sees the dead process."""

@@ -71,6 +71,12 @@ class Script:
     """Of prompts that the user's filter rule refuses."""
     controller_death_rate: float = 0.0
     uncertain_rate: float = 0.0
+    rival_rate: float = 0.0
+    """Of appends in the middle of which another controller takes the pen, and does nothing more."""
+    twice_rate: float = 0.0
+    """Of results that reach the stream twice."""
+    late_rate: float = 0.0
+    """Of finished groups whose report is on its way for so long that their lease may run out meanwhile."""
     generator_deaths_per_s: float = 0.0
     trainer_deaths_per_s: float = 0.0
     stop_rate: float = 0.0
@@ -111,7 +117,7 @@ class World:
     dead: list[WorkerGone] = field(default_factory=list)
     started: dict[tuple[int, int], int] = field(default_factory=dict)
     reported: dict[int, int] = field(default_factory=dict)
-    """Prompt -> finished groups that reached the results stream."""
+    """Prompt -> finished groups that reached the results stream in time."""
     model: str = field(default_factory=lambda: digest("model"))
 
     def __post_init__(self) -> None:
