@@ -163,3 +163,23 @@ def test_the_reading_verbs_cross_the_border_of_a_fork(scene, the_fork, rollog):
         read = rollog(*words)
         assert read.returncode == 0, (words, read.stderr)
     assert rollog("fork", "demo", "fork", "--reason", "a used name").returncode == 2
+
+
+@pytest.mark.long
+def test_a_run_that_works_is_forked_and_works_on(scene, the_fork, rollog):
+    scene.pace_s = 0.5
+    scene.start()
+    scene.wait_for(lambda state: state.version >= 4)
+    made = rollog("fork", "demo", "live", "failure.max_lost_attempts=9", "--reason", "while it runs")
+    assert made.returncode == 0, made.stderr
+    assert scene.controllers[-1].poll() is None, "the parent runs on"
+    assert scene.finish() == 0, scene.output
+
+    live = the_fork("live")
+    live.start()
+    assert live.finish() == 0, live.output
+    for each in (scene, live):
+        assert each.trained() == in_order(12)
+        assert whole(each).holds
+    assert [event.parent for event in live.events(Fork)] == ["demo"]
+    assert not scene.events(Fork)
