@@ -19,7 +19,7 @@ from rollog.pipeline.simulate import Outcome, simulate
 from rollog.pipeline.simulation.world import MakeServer, Script
 
 SAMPLERS: Final = ("in_order", "windowed", "ready_first", "weight_fifo")
-MAX_ROWS: Final = 40
+MAX_ROWS: Final = 32
 LIMIT_S: Final = 1e5
 RULE: Final = "played:refuses"
 """Names no function: scripted generators say by themselves what the user's rule refuses."""
@@ -130,8 +130,8 @@ def _draw_plan(rng: random.Random, size: int, pinned: bool, fixed: Mapping[str, 
             "max_inflight_prompts": rng.choice([1, 3, 32]),
             "min_groups_for_streaming": None if pinned else rng.choice([None, 1, max(1, size // 2)]),
             "reward_timeout_s": 15.0,
-            "rollout_timeout_s": 20.0 if hurried else 600.0,
-            "stall_timeout_s": 35.0 if hurried else 900.0,
+            "rollout_timeout_s": 20.0 if hurried else 100.0,
+            "stall_timeout_s": 35.0 if hurried else 150.0,
             "stall_action": "abort" if rng.random() < 0.1 else "warn",
         },
         failure=failure,

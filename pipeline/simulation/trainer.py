@@ -17,7 +17,7 @@ from rollog.pipeline.inputs import WorkerGone
 from rollog.pipeline.simulation.world import Manifest, World, digest
 from rollog.replay.state import SavedCheckpoint, State
 
-PATIENCE_S: Final = 1000.0
+PATIENCE_S: Final = 200.0
 """Somebody ends a trainer that hangs for so long, whether or not the log says that the run stalls."""
 
 

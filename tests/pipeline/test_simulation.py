@@ -44,13 +44,13 @@ def totals(seeds: range) -> Counter[str]:
     return found
 
 
-@pytest.mark.parametrize("block", range(6))
+@pytest.mark.parametrize("block", range(12))
 def test_no_history_skips_repeats_or_hangs(block: int) -> None:
-    found = totals(range(block * 50, (block + 1) * 50))
+    found = totals(range(block * 25, (block + 1) * 25))
 
-    assert found["deaths"] > 100, "the controller must really have died"
+    assert found["deaths"] > 50, "the controller must really have died"
     assert found["stalls"] > 0, "a run must really have stalled"
-    assert found["trained"] > 500
+    assert found["trained"] > 250
 
 
 @pytest.mark.long
