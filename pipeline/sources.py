@@ -88,8 +88,7 @@ class JsonlRows:
 
     path: Path
     lines: tuple[bytes, ...]
-    numbers: tuple[int, ...]
-    """Line in the file of each row, from 1; blank lines hold no row."""
+    """Row by row: row 0 is the file's line 1."""
 
     @property
     def name(self) -> str:
@@ -101,6 +100,10 @@ class JsonlRows:
     def __getitem__(self, index: int) -> Row:
         try:
             row = json.loads(self.lines[index], parse_constant=_refuse_constant)
+        except json.JSONDecodeError as error:
+            raise DataError(
+                f"{self.place(index)} column {error.colno}: not JSON: {error.msg}. Mend or remove this line."
+            ) from error
         except ValueError as error:
             raise DataError(f"{self.place(index)}: not JSON: {error}. Mend or remove this line.") from error
         if not isinstance(row, dict):
@@ -114,15 +117,18 @@ class JsonlRows:
         return (self[index] for index in range(len(self)))
 
     def place(self, index: int) -> str:
-        return f"{self.path} line {self.numbers[index]}"
+        return f"{self.path} line {index + 1}"
 
 
 def _jsonl(path: Path) -> JsonlRows:
     content = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
-    numbered = [(number, line) for number, line in enumerate(content.split(b"\n"), start=1) if line.strip()]
-    if not numbered:
+    if not content.strip():
         raise DataError(f"{path}: holds no rows. Give it one JSON object a line.")
-    return JsonlRows(path, tuple(line for _, line in numbered), tuple(number for number, _ in numbered))
+    lines = tuple(content.removesuffix(b"\n").split(b"\n"))
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            raise DataError(f"{path} line {number} column 1: a blank line where a row is needed. Remove this line.")
+    return JsonlRows(path, lines)
 
 
 def _refuse_constant(name: str) -> NoReturn:

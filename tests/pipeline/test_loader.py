@@ -77,9 +77,10 @@ def test_a_prompt_may_be_a_chat(tmp_path: Path) -> None:
     assert load(jsonl(tmp_path, [{"prompt": chat, "answer": ""}])).row(0)["prompt"] == chat
 
 
-def test_blank_lines_and_a_byte_order_mark_hold_no_row(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"])
+def test_a_byte_order_mark_and_the_last_line_break_hold_no_row(tmp_path: Path, end: bytes) -> None:
     path = tmp_path / "a.jsonl"
-    path.write_bytes(b"\xef\xbb\xbf" + b'{"prompt": "x", "answer": 1}\r\n\r\n{"prompt": "y", "answer": 2}')
+    path.write_bytes(b"\xef\xbb\xbf" + b'{"prompt": "x", "answer": 1}\r\n{"prompt": "y", "answer": 2}' + end)
     loader = load(path)
     assert [loader.row(index)["prompt"] for index in range(loader.num_rows)] == ["x", "y"]
 
@@ -147,7 +148,12 @@ def test_a_reasoning_gym_task_is_a_data_set_that_comes_out_the_same_each_time() 
     [
         ("", r"bad\.jsonl: holds no rows"),
         ("\n  \n", r"bad\.jsonl: holds no rows"),
-        ('{"prompt": "a", "answer": 1}\n\n{"prompt": oops}\n', r"bad\.jsonl line 3: not JSON"),
+        (
+            '{"prompt": "a", "answer": 1}\n{"prompt": oops}\n',
+            r"line 2 column 12: not JSON: Expecting value\. ",
+        ),
+        ('{"prompt": "a", "answer": 1}\n \r\n{"prompt": "b"}\n', r"bad\.jsonl line 2 column 1: a blank line"),
+        ('{"prompt": "a", "answer": 1}\n\n', r"bad\.jsonl line 2 column 1: a blank line"),
         ('{"prompt": "a", "answer": NaN}\n', r"bad\.jsonl line 1: not JSON: NaN"),
         ("[1, 2]\n", r"bad\.jsonl line 1: a list where an object"),
         ('{"prompt": "a", "answer": 1}\n{"prompt": "a"}\n', r"bad\.jsonl line 2: no column 'answer'; it has prompt"),
