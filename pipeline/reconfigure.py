@@ -80,5 +80,7 @@ def drop(state: State, policy: Policy, prompt: int) -> Events:
             place = f"it was never handed out (0 to {state.handed_out - 1} were)"
         else:
             place = "it is selected for training" if group else "it is settled"
-        raise PlanError(f"prompt {prompt} cannot be dropped: {place}. `rollog why RUN prompt:{prompt}` says more.")
+        raise PlanError(
+            f"prompt {prompt} cannot be dropped: {place}. `rollog why {state.run} prompt:{prompt}` says more."
+        )
     return (Drop(prompt=prompt, kind=FailureKind.USER, error="dropped by a person"), *leave_step(state, policy, group))

@@ -102,11 +102,17 @@ def what_resume_does(found: Found, ready: Ready) -> str:
     if differ and ready.plan.determinism == "pinned":
         lines.append(f"same prompts, other bits: {', '.join(differ)}")
     if state.finish is not None and complete(state, ready):
-        lines.append(
-            f"nothing to do: the run is complete ({state.finish.value}). A higher end goes on:  "
-            f"rollog resume {state.run} grpo.max_steps=..."
-        )
+        lines.append(f"nothing to do: the run is complete ({state.finish.value}). {_what_goes_on(state, ready)}")
     return "\n".join(lines)
+
+
+def _what_goes_on(state: State, ready: Ready) -> str:
+    """What a person can do to train more: a resume may raise the end as far as the data goes, a fork has other data."""
+    policy, (step, prompt) = ready.policy, state.slate
+    if step + (policy.num_prompts - prompt) // policy.prompts_per_step > policy.max_steps:
+        return f"A higher end goes on:  rollog resume {state.run} grpo.max_steps=..."
+    more = f"data.epochs={ready.plan.data.epochs + 1}"
+    return f"The data has no more steps; a fork goes on with more of it:  rollog fork {state.run} NEW {more}"
 
 
 def farewell(run: str, end: End) -> str:

@@ -5,10 +5,11 @@ Rule 2: a condition is ``field OP value`` with = != < <= > >=; nothing is evalua
         and ``type``, ``offset``, ``epoch``, ``time``, ``input`` of the entry. A list fits when it holds the value.
 """
 
+import difflib
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from rollog.events.codec import event_to_plain
@@ -23,6 +24,7 @@ _ORDER: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
 PROMPT_FIELDS: Final = ("prompt", "prompts", "spare", "dropped", "left")
 STEP_FIELDS: Final = ("step", "lender", "borrower")
 ENTRY_FIELDS: Final = ("offset", "epoch", "time", "input")
+KNOWN_FIELDS: Final = {"type", *ENTRY_FIELDS} | {field.name for kind, _ in TAGS.values() for field in fields(kind)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,10 +94,15 @@ class Selection:
 
 
 def parse_condition(text: str) -> Condition:
-    """``field=value``, ``field>3``, ... Raises ``BadReference``."""
+    """``field=value``, ``field>3``, ... Raises ``BadReference``, also for a field that no event has."""
     form = _FORM.fullmatch(text)
     if form is None:
         raise BadReference(f"{text!r} is not a condition; write field=value, with =, !=, <, <=, > or >=")
+    name = form[1].partition(".")[0]
+    if name not in KNOWN_FIELDS:
+        near = difflib.get_close_matches(name, sorted(KNOWN_FIELDS), n=1)
+        advice = f"did you mean {near[0]}?" if near else f"there are: {', '.join(sorted(KNOWN_FIELDS))}"
+        raise BadReference(f"no event or entry has a field {name!r}; {advice}")
     return Condition(field=form[1], compare=form[2], value=form[3])
 
 

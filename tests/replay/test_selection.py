@@ -51,6 +51,13 @@ def test_an_unknown_type_is_refused_with_the_known_ones() -> None:
         Selection.of(types=["comit"])
 
 
+def test_a_condition_on_a_field_that_no_event_has_is_refused() -> None:
+    with pytest.raises(BadReference, match=r"no event or entry has a field 'wurker'; did you mean worker\?"):
+        Selection.of(where=["wurker=x"])
+    with pytest.raises(BadReference, match=r"field 'zzz'; there are: .*, offset, .*, type, "):
+        Selection.of(where=["zzz.quux>3"])
+
+
 def test_a_prompt_is_found_wherever_an_event_names_it() -> None:
     assert shown(prompt=0) == [3, 4, 7, 9]
     assert shown(prompt=3) == [8]
@@ -81,7 +88,7 @@ def test_a_step_is_found_as_stamp_order_selection_lender_and_borrower() -> None:
         (["chunk<1"], [9]),
         (["input=null", "offset<2"], [1]),
         (["config.sampler.name=in_order"], [1]),
-        (["nothing=1"], []),
+        (["nth=1"], []),
         (["worker>1"], []),
         (["error = timeout after 300 s"], [6]),
     ],

@@ -127,8 +127,22 @@ def test_a_run_that_is_complete_is_not_driven_again(again, rollog):
     answer = rollog("resume", "demo")
 
     assert answer.exit_code == 0, answer.stderr
-    assert "nothing to do" in answer.stderr
+    assert "nothing to do: the run is complete (max_steps). A higher end goes on:  rollog resume demo" in answer.stderr
     assert len(again.entries()) == before
+
+
+def test_where_the_data_has_no_more_steps_a_resume_advises_a_fork_with_more_epochs(scene, rollog):
+    rows = [json.dumps({"prompt": str(row), "answer": str(row + 1)}) for row in range(8)]
+    (scene.folder / "data.jsonl").write_text("\n".join(rows) + "\n")
+    scene.settings["grpo"]["max_steps"] = None
+    scene.start()
+    assert scene.finish() == 0, scene.output
+
+    answer = rollog("resume", "demo")
+
+    assert answer.exit_code == 0, answer.stderr
+    assert "rollog fork demo NEW data.epochs=2" in answer.stderr
+    assert "max_steps=" not in answer.stderr
 
 
 def test_a_higher_end_goes_on_where_the_run_had_ended(again):
@@ -221,7 +235,7 @@ def test_a_prompt_that_is_settled_cannot_be_given_up(again, rollog):
     answer = rollog("resume", "demo", "--drop", "3")
 
     assert answer.exit_code == 2
-    assert "prompt 3 cannot be dropped: it is settled" in answer.stderr
+    assert "prompt 3 cannot be dropped: it is settled. `rollog why demo prompt:3`" in answer.stderr
 
 
 def test_a_signal_that_wants_the_machine_back_shortens_a_drain(scene):
