@@ -148,6 +148,7 @@ def real_server(where: str, run: str) -> Iterator[Callable[[str], MakeServer]]:
             def at(clock: Clock) -> RealServer:
                 one = RealServer(controller, worker, f"{run}-{name}", clock)
                 if (head := one.log().head()).offset > 0:
+                    one.close()
                     raise UsedName(
                         f"the server {controller} holds a log of the name {one.run} with {head.offset:,} entries. "
                         f"Choose another name (run=...) or another server."
@@ -169,9 +170,11 @@ def real_server(where: str, run: str) -> Iterator[Callable[[str], MakeServer]]:
                     running.shutdown()
         else:
             address = Address.parse(where)
-            yield make(address, address)
-            for one in made:
-                one.forget()
+            try:
+                yield make(address, address)
+            finally:
+                for one in made:
+                    one.forget()
     finally:
         for one in made:
             one.close()

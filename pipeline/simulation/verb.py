@@ -150,7 +150,7 @@ def _server(redis: str, run: str) -> Iterator[MakeServer]:
         yield MemoryServer
         return
     with real_server(redis, run) as make:
-        yield make("simulated")
+        yield make("play")
 
 
 def _model(plan: Plan, outcome: Outcome, epochs: list[dict[str, int]], audited: bool) -> dict[str, Any]:

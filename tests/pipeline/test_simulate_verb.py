@@ -1,7 +1,10 @@
 """``rollog simulate``: what it prints, what it refuses, and how it makes a failing history smaller."""
 
 import json
-from collections.abc import Callable
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,12 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from rollog.events.codec import seal
+from rollog.events.connection import Address, Patience
+from rollog.events.log import Outbox
+from rollog.events.redis_log import RedisLog
+from rollog.events.server import shipped_binary
+from rollog.events.vocabulary import Note
 from rollog.pipeline.cli import app
 from rollog.pipeline.simulation.blocks import Block, play_block, play_blocks
 from rollog.pipeline.simulation.histories import History, draw, small_plan
@@ -90,6 +99,46 @@ def test_a_real_server_gives_the_same_table(command: Command) -> None:
     options = ("--rows", 12, "--failures", "10%", "--seed", 4)
 
     assert command(*options, "--redis", "embedded").stdout == command(*options).stdout
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[Address]:
+    """A server that somebody else runs, as it comes."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [shipped_binary(), "--port", str(port), "--bind", "127.0.0.1", "--dir", tmp_path, "--save", ""]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        address = Address.parse(f"redis://127.0.0.1:{port}")
+        with closing(address.connect()) as connection:
+            Patience(20).insist(lambda: connection.call("PING"))
+        yield address
+        process.terminate()
+
+
+def test_a_server_at_an_address_is_left_as_it_was(command: Command, address: Address) -> None:
+    with closing(address.connect()) as connection:
+        connection.call("SET", "{simulated}:log", "somebody else's")
+
+        result = command("--rows", 8, "--redis", address.url)
+
+        assert result.exit_code == 0, result.stderr
+        assert connection.call("KEYS", "*") == [b"{simulated}:log"]
+
+
+def test_a_server_that_holds_a_log_of_this_name_is_refused(command: Command, address: Address) -> None:
+    with closing(RedisLog(address, "simulated-play")) as log:
+        pen = log.open("somebody")
+        entry = seal(
+            offset=1, epoch=pen.epoch, time=0.0, input=None, events=[Note(what="n", text="x")], previous=pen.head.digest
+        )
+        log.append([(entry, Outbox())])
+
+        result = command("--rows", 8, "--redis", address.url)
+
+        assert result.exit_code == 2
+        assert "holds a log of the name simulated-play with 1 entries" in result.stderr
+        assert log.head().offset == 1
 
 
 @pytest.mark.parametrize("wrong", [("--failures", "105%"), ("--failures", "many"), ("--histories", 3, "run.yaml")])
