@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from rollog.events.codec import FORMAT, digest_of
-from rollog.events.connection import Address, Argument, Script, ServerSaid, pause
+from rollog.events.connection import Address, Argument, Patience, Script, ServerSaid, pause
 from rollog.events.errors import (
     Conflict,
     CorruptEntry,
@@ -80,6 +80,8 @@ class RedisLog(RedisReader):
         self._head = Head(offset=0, digest=GENESIS)
         self._book = ControlBook()
         self._marked_at = float("-inf")
+        self._marked = 0
+        self._mark_due = Patience(0.0)
 
     def open(self, nonce: str) -> Pen:
         """Take the pen. Raises ``LostTail`` when the mark outside knows more than the server."""
@@ -139,7 +141,10 @@ class RedisLog(RedisReader):
                 if said is None:
                     continue
                 if said.code == "NOSCRIPT":
-                    patience.insist(lambda: self._connection.call("SCRIPT", "LOAD", _APPEND.text), self._revive)
+                    try:
+                        patience.insist(lambda: self._connection.call("SCRIPT", "LOAD", _APPEND.text), self._revive)
+                    except ServerUnreachable as error:
+                        raise LogUncertain(f"no answer before entry {entries[landed].offset}: {error}") from error
                     continue
                 refusal = ServerRefused(f"entry {entries[landed].offset} was not appended: {said}. {_remedy(said)}")
             if patience.over:
@@ -163,6 +168,8 @@ class RedisLog(RedisReader):
         messages = self._insist(lambda: stream_messages(
             self._connection, self.keys.results, after, min(block_s, MAX_BLOCK_S), RESULTS_PER_READ
         ))  # fmt: skip
+        if self._head.offset > self._marked and self._mark_due.over:  # also while nothing is appended
+            self._keep_mark()
         return [Delivery(id=id, body=body) for id, body in messages]
 
     def leases(self) -> Leases:
@@ -300,8 +307,8 @@ class RedisLog(RedisReader):
             )
 
     def _mark_if_due(self, entries: Sequence[Entry]) -> None:
-        due = entries[-1].time - self._marked_at >= MARK_EVERY_S
-        if due or any(isinstance(event, Checkpoint) for entry in entries for event in entry.events):
+        passed = entries[-1].time - self._marked_at >= MARK_EVERY_S or self._mark_due.over
+        if passed or any(isinstance(event, Checkpoint) for entry in entries for event in entry.events):
             self._marked_at = entries[-1].time
             self._keep_mark()
 
@@ -310,6 +317,7 @@ class RedisLog(RedisReader):
         if self._mark is not None:
             head = self._head
             self._mark.keep(Mark(log_id=pen.log_id, offset=head.offset, digest=head.digest, epoch=pen.epoch))
+        self._marked, self._mark_due = self._head.offset, Patience(MARK_EVERY_S)
 
 
 def _remedy(said: ServerSaid) -> str:

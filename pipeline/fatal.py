@@ -9,8 +9,10 @@ from rollog.pipeline.inputs import Answer, Input, Stalled, TrainerGone
 from rollog.pipeline.stalls import progress
 from rollog.replay.state import State
 
-MAX_RESUMES_IN_VAIN = 3
-"""Trainer generations that may end one after the other, under one controller, with nothing trained or published."""
+MAX_RESUMES_IN_VAIN = 5
+"""Trainer generations that may end one after the other, under one controller, with no new step and no newer
+checkpoint. What is trained *again* does not count: a disk that is full at the checkpoint would end each of them at the
+same place."""
 
 
 def fatal(state: State, event: Input) -> str | None:
@@ -31,7 +33,7 @@ def fatal(state: State, event: Input) -> str | None:
         case TrainerGone(generation=generation, reason=reason) if generation == state.generation:
             if state.resumes_in_vain >= MAX_RESUMES_IN_VAIN:
                 return (
-                    f"the trainer ended {state.resumes_in_vain + 1} times without training or publishing anything, "
+                    f"the trainer ended {state.resumes_in_vain + 1} times without a new step or a newer checkpoint, "
                     f"at last: {reason}. Its log (logs/rank-0.log in the run's folder) says why; then resume."
                 )
             usable = [c.version for c in event.whole if state.oldest_kept_checkpoint() <= c.version <= state.version]

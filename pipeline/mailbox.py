@@ -28,6 +28,9 @@ from rollog.pipeline.settings import Flow
 from rollog.pipeline.stalls import Watchdog
 from rollog.replay.state import Place, SavedCheckpoint, State
 
+HUNG_AFTER_LEASES = 3
+"""A generator without a sign of life for so many lease lengths is ended; its orders were given again after one."""
+
 MAX_BLOCK_S = 1.0
 """A signal that arrives while the mailbox waits is noticed after this long at the latest."""
 
@@ -37,6 +40,10 @@ class Launcher(Protocol):
 
     def reconcile(self, state: State) -> Sequence[WorkerGone]:
         """Start what the state asks for and is not there; returns the workers found dead since the last call."""
+        ...
+
+    def end(self, worker: str) -> None:
+        """End a worker whose process is there and shows no sign of life; ``reconcile`` reports it then."""
         ...
 
     def close(self, *, kill: bool) -> None:
@@ -139,6 +146,11 @@ class Mailbox:
             elif leases.now - lease.began > self._flow.rollout_timeout_s:
                 ran_s = leases.now - lease.began
                 yield Overdue(prompt=group.prompt, attempt=group.attempt, worker=lease.worker, ran_s=ran_s)
+        for name, worker in state.workers.items():
+            sign = leases.by_key.get(f"worker:{name}")
+            hangs = sign is not None and leases.now - sign.refreshed > HUNG_AFTER_LEASES * self._flow.lease_s
+            if worker.role is Role.GENERATOR and hangs:
+                self._launcher.end(name)
         before, self._pressure = self._pressure, self._log.pressure()
         if self._pressure and not before:
             yield MemoryShort()

@@ -232,7 +232,6 @@ def _apply(state: State, event: Event, cause: Cause) -> None:
             _train(state, event)
         case Publish():
             require(event.version <= state.version, f"version {event.version} is above {state.version}")
-            state.resumes_in_vain = 0
             state.published[event.version] = Weights(file=event.file, digest=event.digest)
             assert state.rules is not None
             kept = max(state.rules.lookahead, 1) + 1
@@ -245,6 +244,8 @@ def _apply(state: State, event: Event, cause: Cause) -> None:
         case Save():
             state.saves[event.version] = cause
         case Checkpoint():
+            if event.version > (state.newest_checkpoint() or 0):
+                state.resumes_in_vain = 0
             state.checkpoints[event.version] = SavedCheckpoint(
                 version=event.version, manifest=event.manifest, digest=event.digest
             )
@@ -314,9 +315,9 @@ def _train(state: State, event: Train) -> None:
     step = state.step(event.step)
     require(step.closed, f"the last chunk of step {event.step} is not selected")
     state.standing += 1
-    state.resumes_in_vain = 0
     if event.step < state.version:  # trained again after the trainer's death: its groups are settled already
         return
+    state.resumes_in_vain = 0
     state.version += 1
     for member in step.members():
         remove(state, find(state, member.prompt, Place.SELECTED))

@@ -281,6 +281,11 @@ class HandLauncher:
         lives = stage.trainer is not None and stage.trainer.alive
         return [gone for gone in dead if gone.role is Role.GENERATOR or not lives]
 
+    def end(self, worker: str) -> None:
+        """End the generator that hangs."""
+        if worker == self._stage.generator.name:
+            self._stage.kill_generator()
+
     def close(self, *, kill: bool) -> None:
         """Nothing runs by itself here."""
 

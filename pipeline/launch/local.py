@@ -110,6 +110,12 @@ class LocalLauncher:
                     self._start_generator(slot)
         return gone
 
+    def end(self, worker: str) -> None:
+        """End a worker that hangs: a stopped process does not hear anything gentler."""
+        for slot in self._generators:
+            if slot.name == worker and slot.process is not None:
+                slot.process.kill()
+
     def close(self, *, kill: bool) -> None:
         """Wait for the workers to leave (they were told), or end them."""
         slots = [self._trainer, *self._generators]
@@ -146,6 +152,8 @@ class LocalLauncher:
                 self._vouch(slot, process)
             return
         reason = process.ending()
+        if "exit code" in reason:  # it ended by itself, and its log's last line says of what
+            reason = f"{reason} ({last_lines(self._folder.logs / f'{slot.name}.log').splitlines()[-1].strip()})"
         process.close()
         slot.process = None
         if outdated:

@@ -56,6 +56,12 @@ class PlayedLauncher:
     def _trainer_lives(self) -> bool:
         return self._world.trainer is not None and self._world.trainer.alive
 
+    def end(self, worker: str) -> None:
+        """End a generator that hangs."""
+        hung = self._world.generators.get(worker)
+        if hung is not None and hung.alive:
+            hung.die("it hung")
+
     def close(self, *, kill: bool) -> None:
         """Nothing runs by itself here."""
 

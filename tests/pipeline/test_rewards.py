@@ -217,7 +217,7 @@ def test_a_child_killed_between_two_groups_costs_nothing() -> None:
 def test_a_reward_that_cannot_be_used_is_refused_at_the_start() -> None:
     with pytest.raises(PlanError, match="no module named no_such_module"):
         RewardChild("no_such_module:f", timeout_s=20).start()
-    assert psutil.Process().children() == []
+    assert reward_children() == []
 
 
 def test_nothing_of_a_closed_child_is_left(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_nothing_of_a_closed_child_is_left(tmp_path: Path) -> None:
         (grandchild,) = child.score([sample("x")])
         sleeper = psutil.Process(int(grandchild))
         assert sleeper.is_running()
-    assert psutil.Process().children() == []
+    assert reward_children() == []
     _, left = psutil.wait_procs([sleeper], timeout=2)
     assert all(process.status() == psutil.STATUS_ZOMBIE for process in left)
 
@@ -253,8 +253,13 @@ def test_the_child_ends_with_its_parent_even_when_it_hangs(tmp_path: Path) -> No
     assert alive == []
 
 
+def reward_children() -> list[psutil.Process]:
+    """The reward processes of this one; other tests may have left other children."""
+    return [child for child in psutil.Process().children() if any("reward_process" in word for word in child.cmdline())]
+
+
 def only_child() -> psutil.Process:
-    (process,) = psutil.Process().children()
+    (process,) = reward_children()
     return process
 
 

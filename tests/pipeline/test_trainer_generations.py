@@ -6,9 +6,10 @@ v, and the place of every ordinal, stay as they are; a step trained again moves 
 import pytest
 
 from rollog.events.messages import Chunk, SaveOrder
-from rollog.events.vocabulary import Dispatch, Finish, Publish, Resume, Save, Select
+from rollog.events.vocabulary import Dispatch, Finish, Publish, Resume, Save, Select, Train
 from rollog.pipeline.decisions import decide
 from rollog.pipeline.errors import RunFailed
+from rollog.pipeline.fatal import MAX_RESUMES_IN_VAIN
 from rollog.pipeline.inputs import TrainerGone
 from rollog.replay.state import Place
 from stage import Stage, small_plan
@@ -130,14 +131,29 @@ def test_a_trainer_that_dies_again_before_it_reports_is_started_again() -> None:
 
 def test_a_trainer_that_does_nothing_but_die_stops_the_controller_with_its_reason() -> None:
     stage = Stage(small_plan(), trainers_start=False)
-    for _ in range(3):
+    for _ in range(MAX_RESUMES_IN_VAIN):
         stage.kill_trainer()
         stage.settle()
     stage.kill_trainer()
 
-    with pytest.raises(RunFailed, match=r"ended 4 times without training or publishing anything, at last: killed"):
+    with pytest.raises(RunFailed, match=r"ended 6 times without a new step or a newer checkpoint, at last: killed"):
         stage.settle()
     assert stage.state.finish is None, "a person mends the trainer and resumes"
+
+
+def test_a_trainer_that_dies_at_each_checkpoint_stops_the_controller_though_it_trains_again_and_again() -> None:
+    stage = Stage(small_plan(checkpoint={"every_steps": 2}))
+    stage.train_steps(2)
+    stage.trainer_dies = stage.rank.dies = lambda point, version: version == 2 and point == "in a checkpoint"
+
+    with pytest.raises(RunFailed, match="without a new step or a newer checkpoint"):
+        for _ in range(100):
+            if stage.trainer is not None and stage.trainer.alive:
+                stage.rank.work(messages=1)
+                stage.settle()
+            else:
+                stage.after(15.0)
+    assert len(stage.events(Train)) > 2, "steps were trained again"
 
 
 def test_a_new_controller_gives_the_trainer_new_chances() -> None:

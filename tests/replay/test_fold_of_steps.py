@@ -110,11 +110,13 @@ def test_what_is_recorded_above_the_checkpoint_that_is_loaded_is_not_whole() -> 
     assert sorted(state.checkpoints) == [0]
 
 
-def test_trainers_that_end_in_vain_are_counted_until_something_is_trained_published_or_opened() -> None:
+def test_trainers_that_end_in_vain_are_counted_until_a_new_step_a_newer_checkpoint_or_an_open() -> None:
     resume = Resume(version=0, checkpoint="", reason="killed")
 
     assert folded(resume, resume).resumes_in_vain == 2
-    assert folded(resume, resume, published(0)).resumes_in_vain == 0
+    assert folded(resume, resume, published(0)).resumes_in_vain == 2
+    assert folded(*steps(1), saved(1), resume, resume, durable(1)).resumes_in_vain == 0
+    assert folded(*steps(1), resume, trained(0, generation=10)).resumes_in_vain == 1
     assert folded(resume, resume, opened(2)).resumes_in_vain == 0
     assert folded(*ready(0), resume, selected(0), trained(0, generation=8)).resumes_in_vain == 0
 
