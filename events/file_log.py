@@ -56,14 +56,16 @@ class Segment:
     start: int = 0
 
 
-def seal_tail(reader: Reader, folder: Path, log_id: str, last: int | None = None) -> Segment | None:
+def seal_tail(
+    reader: Reader, folder: Path, log_id: str, last: int | None = None, known: Sequence[Segment] = ()
+) -> Segment | None:
     """Seal what ``folder`` does not hold yet into one more segment, read it back, and return it; None if all is sealed.
 
-    ``last``: up to this entry; None is the head. Raises ``CorruptEntry`` when the folder holds another history than the
-    reader.
+    ``last``: up to this entry; None is the head. ``known``: segments that need not be checked again. Raises
+    ``CorruptEntry`` when the folder holds another history than the reader.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    sealed = FileLog(folder).head() if any(folder.glob(f"*{SUFFIX}")) else Head(offset=0, digest=GENESIS)
+    sealed = FileLog(folder, known).head() if any(folder.glob(f"*{SUFFIX}")) else Head(offset=0, digest=GENESIS)
     head = reader.head()
     if sealed.offset > head.offset:
         raise CorruptEntry(f"{folder} is sealed up to entry {sealed.offset}, but the log ends with {head.offset}")

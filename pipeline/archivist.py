@@ -49,6 +49,7 @@ class Archivist:
         """``segments``, ``saved``: the run's folders of segments and of snapshots. ``log_id``: asked when needed."""
         self._log = log
         self._segments = segments
+        self._held = GrowingLog(segments)
         self._saved = saved
         self._log_id = log_id
         self._every = every
@@ -84,22 +85,22 @@ class Archivist:
     def _seal(self, state: State) -> Sealed | None:
         """One more segment, or one that lies there already: sealed at a stop, or by a process that died then."""
         first = state.archived + 1
-        holds = GrowingLog(self._segments).head().offset
+        holds = self._held.head().offset
         if holds < first:
-            seal_tail(self._log, self._segments, self._log_id(), min(self._until, holds + self._piece))
+            last = min(self._until, holds + self._piece)
+            seal_tail(self._log, self._segments, self._log_id(), last, self._held.segments)
         segment = self._holding(first)
         if segment is None or segment.last > self._until:
             return None
         return Sealed(first=first, last=segment.last, file=segment.file.name, digest=segment.hash)
 
     def _holding(self, offset: int) -> Segment | None:
-        log = GrowingLog(self._segments)
-        log.head()
-        return next((segment for segment in log.segments if segment.first <= offset <= segment.last), None)
+        self._held.head()
+        return next((segment for segment in self._held.segments if segment.first <= offset <= segment.last), None)
 
     def _cut_off(self, last: int) -> None:
         self._cut = last  # whatever comes of it, it is not asked again before the next archive or the next start
-        head = GrowingLog(self._segments).head()
+        head = self._held.head()
         if head.offset < last:
             raise MissingEntry(
                 f"{self._segments} ends with entry {head.offset}, and the log says that it holds entries up to {last}: "

@@ -29,8 +29,8 @@ from rollog.pipeline.log_server import check_server
 from rollog.pipeline.run_folder import RUNS, RunFolder, UsedName
 from rollog.pipeline.starting_point import starting_point
 from rollog.replay import snapshots
-from rollog.replay.projector import fold
 from rollog.replay.state import State
+from rollog.replay.tally import follow_all
 
 
 def archive_run(
@@ -82,14 +82,15 @@ def import_run(file: Path, name: str | None = None, *, runs: Path = RUNS, now: f
         log = FileLog(segments_of(path))
         if (log.head(), log.log_id) != (contents.head, contents.log_id):
             raise CorruptEntry(f"{file}: its segments end with {log.head()}, its contents say {contents.head}")
-        state, epoch = snapshots.at(made.snapshots, log, contents.head.offset), contents.epoch
+        state, sums = snapshots.tallied(made.snapshots, log, contents.head.offset)
+        epoch = contents.epoch
         if name != state.run:
             entry = _renamed(made, log, state, name, time.time() if now is None else now)
-            state, epoch = fold(deepcopy(state), entry), entry.epoch
+            (state, sums), epoch = follow_all((entry,), deepcopy(state), sums), entry.epoch
         plan = Plan.from_settings(state.settings, origin=f"settings in {file}")
         check_server(plan)
         made.write_plan(plan)
-        snapshots.save(made.snapshots, state)
+        snapshots.save(made.snapshots, state, sums)
         note_planting(path, Planting(log_id=contents.log_id, offset=state.offset, digest=state.digest, epoch=epoch))
         resumable = _resumable(made, log, state)
         try:

@@ -30,8 +30,8 @@ from rollog.pipeline.run_folder import RUNS, RunFolder, UsedName
 from rollog.pipeline.runner import check
 from rollog.pipeline.starting_point import StartingPoint, starting_point
 from rollog.replay import snapshots
-from rollog.replay.projector import fold
 from rollog.replay.state import Place, State
+from rollog.replay.tally import follow_all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ def fork(
     """
     if (runs / name).exists():
         raise UsedName(f"{runs / name} exists: choose another name for the fork")
-    before = snapshots.at(parent.snapshots, log, offset)
+    before, sums = snapshots.tallied(parent.snapshots, log, offset)
     if before.offset == 0 or not before.settings:
         raise NoFork(f"entry {offset:,} holds no run yet: fork at @1 or later")
     plan, terms = _terms(before, name, overrides, reason, time.time() if now is None else now)
@@ -71,7 +71,7 @@ def fork(
         start = starting_point(before, log, log_id, parent.checkpoints, blobs.exists)
     _weights_are_there(before, terms, parent.weights)
     entry = fork_entry(before, terms, start.checkpoint, blobs.exists)
-    after = fold(deepcopy(before), entry)
+    after, sums = follow_all((entry,), deepcopy(before), sums)
     check_server(plan)
     with new_folder(runs) as folder:
         folder.chmod(0o700)
@@ -83,7 +83,7 @@ def fork(
         except FileNotFoundError as error:
             raise NoFork(f"{error.filename} was deleted while it was taken over: fork once more") from error
         _seal(parent, made, log, log_id, entry)
-        snapshots.save(made.snapshots, after)
+        snapshots.save(made.snapshots, after, sums)
         note_planting(folder, Planting(log_id=log_id, offset=entry.offset, digest=entry.digest, epoch=entry.epoch))
         try:
             path = keep(folder, name)

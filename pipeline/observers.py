@@ -50,8 +50,8 @@ class SavesSnapshots:
         if self._state is None:
             self._state, self._tally = snapshots.tallied(self._folder, self._log, entry.offset - 1)
             self._saved_at = next(iter(snapshots.offsets(self._folder)), 0)
-        for earlier in self._log.read(self._state.offset + 1, entry.offset - 1):
-            follow_all((earlier,), self._state, self._tally)
+        if self._state.offset < entry.offset - 1:
+            follow_all(self._log.read(self._state.offset + 1, entry.offset - 1), self._state, self._tally)
         follow_all((entry,), self._state, self._tally)
         if entry.offset - self._saved_at >= self._every:
             snapshots.save(self._folder, self._state, self._tally)

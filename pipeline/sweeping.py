@@ -62,7 +62,7 @@ def listing(folder: RunFolder) -> Listing:
     blobs = tuple(sorted(path for path in folder.blobs.glob("*/*") if DIGEST.fullmatch(path.name)))
     roots = (folder.weights, folder.checkpoints)
     halves = [path for root in roots for pattern in (f"{TEMPORARY}*", f"*/{TEMPORARY}*") for path in root.glob(pattern)]
-    halves += folder.blobs.glob("*/*.tmp")
+    halves += [*folder.blobs.glob("*/*.tmp"), *folder.log.glob("s*/*.tmp")]
     weights = tuple(sorted(path for path in folder.weights.iterdir() if not path.name.startswith(TEMPORARY)))
     return Listing(blobs, weights, tuple(sorted(halves)))
 
