@@ -130,11 +130,17 @@ class Generator:
                 refused=self.judges and unit(script.seed, "refused", order.prompt) < script.refused_rate,
             )
             if late:
-                self.world.at(self.world.rng.uniform(*LATE_S), lambda: self.report(made, lease))
+                self.world.at(self.world.rng.uniform(*LATE_S), lambda: self._hand_in(made, lease))
             else:
-                self.world.reported[order.prompt] = self.world.reported.get(order.prompt, 0) + 1
-                self.report(made, lease)
+                self._hand_in(made, lease)
         self.running.pop(order.prompt, None)
+
+    def _hand_in(self, made: GroupDone, lease: str) -> None:
+        """Report it. While the lease stands nothing has ended the attempt: this result must be the one that counts."""
+        held = self.desk.leases().by_key.get(lease)
+        if self.alive and held is not None and (held.number, held.worker) == (made.attempt, made.worker):
+            self.world.reported[made.prompt] = self.world.reported.get(made.prompt, 0) + 1
+        self.report(made, lease)
 
     def _fail(self, order: Order, kind: FailureKind, error: str) -> None:
         failed = GroupFailed(

@@ -117,7 +117,7 @@ class World:
     dead: list[WorkerGone] = field(default_factory=list)
     started: dict[tuple[int, int], int] = field(default_factory=dict)
     reported: dict[int, int] = field(default_factory=dict)
-    """Prompt -> finished groups that reached the results stream in time."""
+    """Prompt -> finished groups that reached the results stream before anything had ended their attempt."""
     model: str = field(default_factory=lambda: digest("model"))
 
     def __post_init__(self) -> None:
