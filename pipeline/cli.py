@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 import typer
 
-from rollog.pipeline import runner, verbs
+from rollog.pipeline import guests, runner, verbs
 from rollog.pipeline.config import Plan, load_plan
 from rollog.pipeline.errors import PipelineError
 from rollog.pipeline.foreground import DRAIN_S, foreground
@@ -22,7 +22,9 @@ from rollog.pipeline.run_folder import RunFolder
 from rollog.pipeline.simulation.verb import register as register_simulate
 from rollog.pipeline.time_verbs import register as register_time_verbs
 from rollog.replay import cli as reading
+from rollog.replay import options
 from rollog.replay.exit_codes import mendable
+from rollog.replay.output import Format, written
 
 ABOUT: Final = """Asynchronous GRPO on a log: every prompt of every epoch is in exactly one place, at every offset.
 
@@ -78,16 +80,17 @@ def resume(run: str, overrides: Overrides = None, drop: Drops = None, dry_run: D
 @mendable(PipelineError)
 def stop(run: str, within_s: Annotated[float, typer.Option(help="let what runs finish for so long")] = DRAIN_S) -> None:
     """Ask a run to drain, checkpoint and end; returns when it has ended. Exit 3 when it does not run."""
-    verbs.stop(RunFolder.open(run), within_s, time.monotonic)
+    guests.stop(RunFolder.open(run), within_s, time.monotonic)
     print(f"{run} has stopped. Go on with:  rollog resume {run}", file=sys.stderr)
 
 
 @app.command()
 @mendable(PipelineError)
-def ps() -> None:
+def ps(output: options.Output = Format.TABLE, json: options.Json = False) -> None:
     """The runs under runs/ that have a controller now."""
-    for line in verbs.running():
-        print(line)
+    format = Format.JSON if json else output
+    model = guests.running(lambda text: print(f"warning: {text}", file=sys.stderr))
+    options.write(guests.drawn(model) if format is Format.TABLE else written(model, format, rows="runs"))
 
 
 def _warn(plan: Plan, policy: Policy) -> None:

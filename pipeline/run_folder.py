@@ -118,8 +118,20 @@ class RunFolder:
             folder.mkdir(mode=0o700, exist_ok=True)
 
     def plan(self) -> Plan:
-        """The settings in force."""
-        return Plan.from_settings(yaml.safe_load(self.config.read_text()), origin=str(self.config))
+        """The settings in force. Raises ``PlanError``, also for a file that is damaged."""
+        try:
+            settings = yaml.safe_load(self.config.read_text())
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise self._damaged(" ".join(str(error).split())) from error
+        if not isinstance(settings, dict):
+            raise self._damaged(f"it holds {settings!r:.40} where settings are needed")
+        return Plan.from_settings(settings, origin=str(self.config))
+
+    def _damaged(self, why: str) -> PlanError:
+        return PlanError(
+            f"{self.config} cannot be read: {why}. Write it anew from the log's own copy of the settings:  "
+            f"rollog state {self.name} --path settings > {self.config}"
+        )
 
     def write_plan(self, plan: Plan) -> None:
         """Write the settings in force, whole or not at all."""

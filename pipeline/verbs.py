@@ -1,40 +1,17 @@
-"""What the running verbs say and ask: the words of ``train``, ``resume``, ``stop`` and ``ps``.
+"""What ``train`` and ``resume`` say: the plan, what is about to run, what a resume does, how a run ended."""
 
-Rule 1: ``stop`` and ``ps`` are guests: they see leases and entries and put one wish into the results stream.
-"""
-
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any
 
 import yaml
 
-from rollog.events import server
-from rollog.events.connection import pause
-from rollog.events.errors import ServerUnreachable
-from rollog.events.log import Desk, Leases, Reader
-from rollog.events.messages import StopRequest
-from rollog.events.redis_reader import RedisReader
-from rollog.events.vocabulary import Finish, FinishReason, StopReason
+from rollog.events.vocabulary import FinishReason
 from rollog.pipeline import plan_file
 from rollog.pipeline.config import Plan
-from rollog.pipeline.errors import PipelineError
-from rollog.pipeline.heartbeat import CONTROLLER
-from rollog.pipeline.run_folder import EMBEDDED, RUNS, RunFolder
+from rollog.pipeline.run_folder import EMBEDDED
 from rollog.pipeline.runner import End, Found, Ready, machine_of
 from rollog.pipeline.settings import Sampler
-from rollog.replay.projector import fold_all
 from rollog.replay.state import Place, State
-
-SHUTDOWN_WITHIN_S: Final = 60.0
-"""How long after its Finish a run may take to let its workers go and to end its server."""
-
-
-class NotRunning(PipelineError):
-    """No controller drives this run."""
-
-    exit_code = 3
 
 
 def parsed(overrides: Sequence[str]) -> dict[str, Any]:
@@ -133,68 +110,3 @@ def farewell(run: str, end: End) -> str:
                 f"run {run} is complete ({end.reason.value}): v{state.version}, {state.trained:,} groups trained\n"
                 f"look at it:  rollog status {run}    rollog log {run} --oneline    rollog verify {run}"
             )
-
-
-def stop(folder: RunFolder, within_s: float, clock: Callable[[], float]) -> None:
-    """Ask for a stop and wait until the run has ended. Raises ``NotRunning``."""
-    plan = folder.plan()
-    if plan.log.redis == EMBEDDED and not server.is_running(folder.path):
-        raise NotRunning(f"run {folder.name} does not run: nobody serves its log")
-    with closing(folder.desk(plan)) as desk, _reader(folder, plan) as reader:
-        _steered(desk, plan, folder.name)
-        seen = reader.head().offset
-        desk.report(StopRequest(reason=StopReason.REQUEST, within_s=within_s))
-        try:
-            while not _finished(reader, seen):
-                _steered(desk, plan, folder.name)
-                pause()
-        except ServerUnreachable:
-            if server.is_running(folder.path):
-                raise
-    deadline = clock() + SHUTDOWN_WITHIN_S
-    while plan.log.redis == EMBEDDED and server.is_running(folder.path) and clock() < deadline:
-        pause()
-
-
-def running(runs: Path = RUNS) -> Iterator[str]:
-    """One line for each run that a controller drives."""
-    for config in sorted(runs.glob("*/config.yaml")):
-        folder = RunFolder(config.parent)
-        plan = folder.plan()
-        if plan.log.redis == EMBEDDED and not server.is_running(folder.path):
-            continue
-        try:
-            with closing(folder.desk(plan)) as desk, _reader(folder, plan) as reader:
-                leases = desk.leases()
-                if not _fresh(leases, CONTROLLER, plan):
-                    continue
-                state = fold_all(reader.read())
-        except ServerUnreachable:
-            continue
-        workers = [key.removeprefix("worker:") for key in sorted(leases.by_key) if key.startswith("worker:")]
-        fresh = " ".join(name for name in workers if _fresh(leases, f"worker:{name}", plan))
-        yield f"{folder.name}  v{state.version}  @{state.offset:,}  in flight {state.count(Place.IN_FLIGHT)}  {fresh}"
-
-
-@contextmanager
-def _reader(folder: RunFolder, plan: Plan) -> Iterator[Reader]:
-    with closing(RedisReader(folder.address(plan, "controller"), plan.run)) as reader:
-        yield reader
-
-
-def _steered(desk: Desk, plan: Plan, run: str) -> None:
-    if not _fresh(desk.leases(), CONTROLLER, plan):
-        raise NotRunning(f"run {run} does not run: no controller has renewed its lease for {plan.flow.lease_s:g} s")
-
-
-def _fresh(leases: Leases, key: str, plan: Plan) -> bool:
-    lease = leases.by_key.get(key)
-    return lease is not None and leases.now - lease.refreshed <= plan.flow.lease_s
-
-
-def _finished(reader: Reader, after: int) -> bool:
-    """Whether a Finish stands behind entry ``after``."""
-    head = reader.head().offset
-    return head > after and any(
-        isinstance(event, Finish) for entry in reader.read(after + 1, head) for event in entry.events
-    )

@@ -6,6 +6,7 @@ import shutil
 import signal
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from rollog.events import server
@@ -86,6 +87,16 @@ def test_a_run_is_looked_at_stopped_refused_and_resumed_from_the_command_line(sc
     scene.wait_for(lambda state: state.version >= 1)
 
     assert rollog("ps").stdout.split()[:1] == ["demo"]
+    broken = scene.folder / "runs" / "broken"
+    broken.mkdir()
+    for config in ("seed: [", "seed: 1\nsead: 2\n"):
+        (broken / "config.yaml").write_text(config)
+        listed = rollog("ps", "--json")
+        assert "broken is left out" in listed.stderr
+        (row,) = json.loads(listed.stdout)["runs"]
+        assert row["run"] == "demo"
+        assert row["version"] >= 1
+        assert "gen-0" in row["workers"]
     again = rollog("train", "run.yaml")
     assert again.exit_code == 2
     assert "rollog resume demo" in again.stderr
@@ -109,6 +120,21 @@ def test_a_run_is_looked_at_stopped_refused_and_resumed_from_the_command_line(sc
     assert "lost        nothing" in dry.stderr
     assert not server.is_running(scene.run)
     assert scene.events(Configure) == []
+
+
+@pytest.mark.parametrize("config", ["seed: [", "", "\x00"])
+def test_damaged_settings_are_told_by_their_file_with_the_way_to_write_them_anew(again, rollog, config):
+    sound = (again.run / "config.yaml").read_text()
+    (again.run / "config.yaml").write_text(config)
+
+    for verb in ("resume", "stop"):
+        answer = rollog(verb, "demo")
+        assert answer.exit_code == 2
+        assert "runs/demo/config.yaml cannot be read" in answer.stderr
+
+    (again.run / "config.yaml").unlink()
+    (again.run / "config.yaml").write_text(rollog("state", "demo", "--path", "settings").stdout)
+    assert yaml.safe_load((again.run / "config.yaml").read_text()) == yaml.safe_load(sound)
 
 
 def test_other_rows_under_the_same_path_are_refused(again, rollog):

@@ -1,0 +1,125 @@
+"""The verbs that visit a run which another process drives: ``stop`` and ``ps``.
+
+Rule 1: a guest sees leases and entries and puts one wish into the results stream; it takes no pen.
+Rule 2: ``ps`` looks at every run that it can: one that it cannot read is told and left out.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from rollog.events import server
+from rollog.events.connection import pause
+from rollog.events.errors import LogError, ServerUnreachable
+from rollog.events.file_log import GrowingLog
+from rollog.events.log import Desk, Leases, Reader
+from rollog.events.messages import StopRequest
+from rollog.events.reading import segments_of
+from rollog.events.redis_reader import RedisReader
+from rollog.events.vocabulary import Finish, StopReason
+from rollog.pipeline.config import Plan
+from rollog.pipeline.errors import PipelineError
+from rollog.pipeline.heartbeat import CONTROLLER
+from rollog.pipeline.run_folder import EMBEDDED, RUNS, RunFolder
+from rollog.replay import snapshots
+from rollog.replay.state import Place
+
+SHUTDOWN_WITHIN_S: Final = 60.0
+"""How long after its Finish a run may take to let its workers go and to end its server."""
+SCHEMA: Final = "rollog.ps/1"
+
+
+class NotRunning(PipelineError):
+    """No controller drives this run."""
+
+    exit_code = 3
+
+
+def stop(folder: RunFolder, within_s: float, clock: Callable[[], float]) -> None:
+    """Ask for a stop and wait until the run has ended. Raises ``NotRunning``."""
+    plan = folder.plan()
+    if plan.log.redis == EMBEDDED and not server.is_running(folder.path):
+        raise NotRunning(f"run {folder.name} does not run: nobody serves its log")
+    with closing(folder.desk(plan)) as desk, _reader(folder, plan) as reader:
+        _steered(desk, plan, folder.name)
+        seen = reader.head().offset
+        desk.report(StopRequest(reason=StopReason.REQUEST, within_s=within_s))
+        try:
+            while not _finished(reader, seen):
+                _steered(desk, plan, folder.name)
+                pause()
+        except ServerUnreachable:
+            if server.is_running(folder.path):
+                raise
+    deadline = clock() + SHUTDOWN_WITHIN_S
+    while plan.log.redis == EMBEDDED and server.is_running(folder.path) and clock() < deadline:
+        pause()
+
+
+def running(warn: Callable[[str], None], runs: Path = RUNS) -> dict[str, Any]:
+    """The runs that a controller drives: ``{"schema", "runs": [{run, version, offset, in_flight, workers}]}``.
+
+    ``warn`` is told of each run that cannot be looked at.
+    """
+    found: list[dict[str, Any]] = []
+    for config in sorted(runs.glob("*/config.yaml")):
+        folder = RunFolder(config.parent)
+        try:
+            found += _one_if_driven(folder)
+        except (LogError, PipelineError) as error:
+            warn(f"{folder.name} is left out: {error}")
+    return {"schema": SCHEMA, "runs": found}
+
+
+def drawn(model: Mapping[str, Any]) -> Iterator[str]:
+    """One line a run."""
+    for run in model["runs"]:
+        yield (
+            f"{run['run']}  v{run['version']}  @{run['offset']:,}  in flight {run['in_flight']}  "
+            f"{' '.join(run['workers'])}"
+        )
+
+
+def _one_if_driven(folder: RunFolder) -> Iterable[dict[str, Any]]:
+    plan = folder.plan()
+    if plan.log.redis == EMBEDDED and not server.is_running(folder.path):
+        return
+    with closing(folder.desk(plan)) as desk, _reader(folder, plan) as reader:
+        leases = desk.leases()
+        if not _fresh(leases, CONTROLLER, plan):
+            return
+        state = snapshots.at(folder.snapshots, reader, reader.head().offset)
+    workers = [key.removeprefix("worker:") for key in sorted(leases.by_key) if key.startswith("worker:")]
+    yield {
+        "run": folder.name,
+        "version": state.version,
+        "offset": state.offset,
+        "in_flight": state.count(Place.IN_FLIGHT),
+        "workers": [name for name in workers if _fresh(leases, f"worker:{name}", plan)],
+    }
+
+
+@contextmanager
+def _reader(folder: RunFolder, plan: Plan) -> Iterator[Reader]:
+    address, older = folder.address(plan, "controller"), GrowingLog(segments_of(folder.path))
+    with closing(RedisReader(address, plan.run, archive=older)) as reader:
+        yield reader
+
+
+def _steered(desk: Desk, plan: Plan, run: str) -> None:
+    if not _fresh(desk.leases(), CONTROLLER, plan):
+        raise NotRunning(f"run {run} does not run: no controller has renewed its lease for {plan.flow.lease_s:g} s")
+
+
+def _fresh(leases: Leases, key: str, plan: Plan) -> bool:
+    lease = leases.by_key.get(key)
+    return lease is not None and leases.now - lease.refreshed <= plan.flow.lease_s
+
+
+def _finished(reader: Reader, after: int) -> bool:
+    """Whether a Finish stands behind entry ``after``."""
+    head = reader.head().offset
+    return head > after and any(
+        isinstance(event, Finish) for entry in reader.read(after + 1, head) for event in entry.events
+    )
