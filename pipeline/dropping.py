@@ -33,7 +33,7 @@ def leave_step(state: State, policy: Policy, group: Group) -> Events:
     lent = state.ready.furthest_after(step) if step >= state.version else None
     if lent is None:
         replaced = Replace(step=step, dropped=group.prompt, spare=spare, nth=nth)
-        return (replaced, Stamp(prompts=(spare,), step=step), *_order(state, policy, spare, step))
+        return (replaced, Stamp(prompts=(spare,), step=step), *_order(state, policy, group, spare, step))
     lender = state.groups[lent].step
     assert lender is not None
     borrowed = Borrow(
@@ -46,7 +46,7 @@ def leave_step(state: State, policy: Policy, group: Group) -> Events:
         nth=nth,
     )
     repaid = () if group.loan is None else (Repay(loan=group.loan, prompt=lent),)
-    return (borrowed, *repaid, Stamp(prompts=(spare,), step=lender), *_order(state, policy, spare, lender))
+    return (borrowed, *repaid, Stamp(prompts=(spare,), step=lender), *_order(state, policy, group, spare, lender))
 
 
 def _spare(state: State, policy: Policy, group: Group) -> int | None:
@@ -56,8 +56,9 @@ def _spare(state: State, policy: Policy, group: Group) -> int | None:
     return next((prompt for prompt in state.places[Place.RESERVE] if prompt != group.prompt), None)
 
 
-def _order(state: State, policy: Policy, spare: int, step: int) -> tuple[Dispatch, ...]:
-    """The spare's order goes out at once: it takes the room of the attempt that ended."""
+def _order(state: State, policy: Policy, group: Group, spare: int, step: int) -> tuple[Dispatch, ...]:
+    """The spare's order goes out at once in the room of the attempt that ended; if none did, only if there is room."""
     meant = state.groups[spare]
-    starts = state.stopping is None and step <= state.version + policy.sampler.window
+    room = group.place is Place.IN_FLIGHT or state.count(Place.IN_FLIGHT) < policy.max_inflight
+    starts = room and state.stopping is None and step <= state.version + policy.sampler.window
     return (dispatch(state, spare, meant.attempt + 1, step),) if starts else ()

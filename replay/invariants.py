@@ -1,7 +1,8 @@
 """What must hold in every history, beside the laws of each State.
 
 ``Audit`` follows a whole log and keeps a fate per ordinal of its own: the State forgets what is settled, so its own
-books could not show that a settled prompt came back. Each law has a name; a break names its law and its offset.
+books could not show that a settled prompt came back. Each law has a name; a break names its law and its offset. What
+the settings allowed is judged in ``limits``.
 """
 
 from collections.abc import Sequence
@@ -40,6 +41,7 @@ from rollog.events.vocabulary import (
 )
 from rollog.replay.errors import BrokenInvariant
 from rollog.replay.laws import LAWS, ONE_PLACE, check
+from rollog.replay.limits import LIMITS, exceeded
 from rollog.replay.projector import fold
 from rollog.replay.state import Place, State
 
@@ -56,7 +58,8 @@ VERSIONS: Final = "each version published when it is made, saved and loaded as i
 DURABLE_END: Final = "no end without its reason, or before everything trained is durable"
 
 HISTORY_LAWS: Final = (
-    GATE, ONCE, STALENESS, LOANS, WHOLE, NO_NEW_WORK, AFTER_FINISH, ONE_ANSWER, ONE_WRITER, VERSIONS, DURABLE_END
+    GATE, ONCE, STALENESS, LOANS, WHOLE, NO_NEW_WORK, AFTER_FINISH, ONE_ANSWER, ONE_WRITER, VERSIONS, DURABLE_END,
+    *LIMITS,
 )  # fmt: skip
 ALL_LAWS: Final = (*LAWS, *HISTORY_LAWS)
 
@@ -72,7 +75,8 @@ class Audit:
     """Follows a log entry by entry: folds it, checks every law, and keeps a fate per ordinal beside the State.
 
     ``partial``: the last step stamped by a change of settings. ``max_staleness``: of selected groups, in versions.
-    ``bounds``: K when a group that is not selected was dispatched.
+    ``unpublished``: older weights that a pinned fork's trainer makes again. ``bounds``: K when a group that is not
+    selected was dispatched.
     """
 
     state: State = field(default_factory=State)
@@ -82,11 +86,13 @@ class Audit:
     entries: int = 0
     max_staleness: int = 0
     partial: int | None = None
+    unpublished: Sequence[int] = ()
 
     def follow(self, entry: Entry) -> None:
         """Take the next entry. Raises ``BrokenHistory`` or ``BrokenInvariant`` with its offset."""
-        version, cursor = self.state.version, self.state.cursor
+        version, cursor, in_flight = self.state.version, self.state.cursor, self.state.count(Place.IN_FLIGHT)
         finished, last_input = self.state.finish is not None, self.state.input
+        self.unpublished = self.state.unpublished()
         fold(self.state, entry)
         self.entries += 1
         opens = any(isinstance(event, (Open, Fork)) for event in entry.events[:1])
@@ -101,6 +107,8 @@ class Audit:
             self._judge(event, entry.events, version, cursor)
         check(self.state)
         self._check_last_step()
+        for law, how in exceeded(self.state, entry.events, in_flight, cursor):
+            self._require(law, False, how)
 
     def finish(self) -> None:
         """At the head: the fates and the State's counts must be the same books."""
@@ -194,7 +202,7 @@ class Audit:
                     published = any(isinstance(e, Publish) and e.version == event.step + 1 for e in events)
                     self._require(VERSIONS, published, f"version {event.step + 1} is made and not published")
             case Publish():
-                made = event.version == state.version
+                made = event.version == state.version or event.version in self.unpublished
                 self._require(VERSIONS, made, f"version {event.version} is published at version {state.version}")
             case Save():
                 at_hand = event.version == state.version == state.standing

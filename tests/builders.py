@@ -44,15 +44,16 @@ Decision = Event | tuple[Event, ...]
 
 
 def settings(
-    sampler: str = "in_order", lookahead: int = 1, determinism: str = "off", keep_last: int = 2
+    sampler: str = "in_order", lookahead: int = 1, determinism: str = "off", keep_last: int = 2, **sections: Any
 ) -> dict[str, Any]:
-    """What a fold needs of a run's settings."""
+    """What a fold needs of a run's settings; ``sections`` (failure, flow) are limits, none by default."""
     window = "lookahead" if sampler == "in_order" else "max_staleness"
     return {
         "grpo": {"prompts_per_step": N, "rollouts_per_prompt": ROLLOUTS},
         "sampler": {"name": sampler, window: lookahead},
         "determinism": determinism,
         "checkpoint": {"keep_last": keep_last},
+        **sections,
     }
 
 

@@ -274,6 +274,31 @@ def test_a_prompt_that_a_person_drops_leaves_its_step_as_any_other_and_costs_no_
     assert stage.steps[5] == (19, 20, 24), "the answer to the dropped prompt came too late"
 
 
+def test_the_spare_of_a_finished_group_that_a_person_drops_waits_for_room() -> None:
+    stage = Stage(
+        small_plan(
+            grpo={"prompts_per_step": 3},
+            failure={"on_dropped_prompt": "replace", "min_step_fraction": 0.1},
+            flow={"max_inflight_prompts": 2},
+        )
+    )
+    stage.finish(stage.at(Place.IN_FLIGHT)[0])
+    finished, running = stage.at(Place.BUFFER), stage.at(Place.IN_FLIGHT)
+    stage.kill_controller()
+    controller = stage.new_controller()
+    controller.changes = [lambda state: drop(state, stage.policy, finished[0])]
+    controller.open("resume")
+
+    (replaced,) = stage.events(Replace)
+    assert len(running) == 2
+    assert (replaced.dropped, stage.at(Place.IN_FLIGHT)) == (finished[0], running)
+    assert stage.state.groups[replaced.spare].place is Place.WAITING
+    stage.settle()
+    stage.finish(*running)
+    assert replaced.spare in {event.prompt for event in stage.events(Dispatch)}
+    assert stage.follow().state.count(Place.IN_FLIGHT) <= 2
+
+
 # --- the floor --------------------------------------------------------------------------------------------------------
 
 
