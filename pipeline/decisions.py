@@ -147,7 +147,7 @@ def _answer(state: State, policy: Policy, result: Result, now: float) -> Events:
         case StepDone():
             return _step_done(state, result)
         case WeightsReady():
-            if result.generation != state.generation or result.version != state.version:
+            if result.generation != state.generation or not _asked_for(state, result.version):
                 return (Late(what="weights", generation=result.generation, worker=result.worker),)
             return (Publish(version=result.version, file=result.file, digest=result.digest),)
         case CheckpointDone():
@@ -241,8 +241,8 @@ def _step_done(state: State, result: StepDone) -> Events:
             logprob_gap=result.logprob_gap,
         )
     ]
-    # Published for every new version, and when steps trained again have come back to the version (file lost or not).
-    if result.digest and result.step + 1 >= state.version:
+    # Published for every new version, and when steps trained again have come back to one that orders may ask for.
+    if result.digest and (result.step >= state.version or _asked_for(state, result.step + 1)):
         events.append(Publish(version=result.step + 1, file=result.file, digest=result.digest))
     if result.logprob_gap is not None and result.logprob_gap > GAP_ALARM:
         text = (
@@ -269,6 +269,11 @@ def _resume(state: State, gone: TrainerGone) -> Events:
     rank_left = [name for name, worker in state.workers.items() if worker.role is Role.TRAINER]
     events.extend(Leave(worker=name, role=Role.TRAINER, reason=_cut(gone.reason)) for name in rank_left)
     return tuple(events)
+
+
+def _asked_for(state: State, version: int) -> bool:
+    """Whether generators wait for these weights, which have been made before."""
+    return version == state.version or version in state.unpublished()
 
 
 def _running(state: State, prompt: int, attempt: int) -> Group | None:

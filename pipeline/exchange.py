@@ -23,7 +23,7 @@ from rollog.pipeline.checkpoints import Manifest, list_manifests
 from rollog.pipeline.config import Plan
 from rollog.pipeline.durable import AlreadyThere, keep, new_folder
 from rollog.pipeline.fork import needed_blobs, seal_own
-from rollog.pipeline.forking import Terms, fork_entry
+from rollog.pipeline.forking import Terms, fork_entry, newest_start
 from rollog.pipeline.links import link_file
 from rollog.pipeline.log_server import check_server
 from rollog.pipeline.run_folder import RUNS, RunFolder, UsedName
@@ -129,11 +129,11 @@ def _files(name: str, root: Path, folders: list[Path]) -> list[tuple[str, Path]]
 def _renamed(made: RunFolder, log: FileLog, state: State, name: str, now: float) -> Entry:
     """Seal the first own entry of the run ``name``, a fork without changes."""
     blob_exists = Blobs(made.blobs).exists
-    start = starting_point(state, log, log.log_id, made.checkpoints, blob_exists)
     terms = Terms(
         run=name, parent=state.run, reason="imported", dataset=state.dataset, seed=state.seed,
         num_rows=state.num_rows, time=now,
     )  # fmt: skip
+    start = starting_point(state, newest_start(state, terms), log, log.log_id, made.checkpoints, blob_exists)
     entry = fork_entry(state, terms, start.checkpoint, blob_exists)
     seal_own(made, log.log_id, entry, state.digest)
     return entry

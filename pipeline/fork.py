@@ -1,6 +1,6 @@
 """``rollog fork``: a new run that begins with the first entries of another, in a folder that depends on nothing.
 
-    parent's entries 1..X --> segments    blobs, checkpoint, weights --> links    its own first entry --> a segment
+    parent's entries 1..X --> segments    blobs, checkpoints --> links    its own first entry --> a segment
 
 Rule 1: the parent is only read; it may run, have ended or have crashed.
 Rule 2: the folder appears whole, by a rename, or not at all. Its server is told where the segments end when it starts.
@@ -22,7 +22,7 @@ from rollog.events.planting import Planting, note_planting
 from rollog.events.reading import log_id_of, segments_of
 from rollog.pipeline.config import Plan, changes, resumed_plan
 from rollog.pipeline.durable import AlreadyThere, keep, new_folder
-from rollog.pipeline.forking import NoFork, Terms, evicts, fork_entry, needed_weights
+from rollog.pipeline.forking import NoFork, Terms, evicts, fork_entry, newest_start
 from rollog.pipeline.links import link_blobs, link_file, link_folder
 from rollog.pipeline.log_server import check_server
 from rollog.pipeline.policy import Policy
@@ -68,8 +68,8 @@ def fork(
     blobs, log_id = Blobs(parent.blobs), log_id_of(log)
     start = StartingPoint(version=0, manifest=None)
     if "model.path" not in terms.changes:
-        start = starting_point(before, log, log_id, parent.checkpoints, blobs.exists)
-    _weights_are_there(before, terms, parent.weights)
+        newest = newest_start(before, terms)
+        start = starting_point(before, newest, log, log_id, parent.checkpoints, blobs.exists)
     entry = fork_entry(before, terms, start.checkpoint, blobs.exists)
     after, sums = follow_all((entry,), deepcopy(before), sums)
     check_server(plan)
@@ -116,23 +116,10 @@ def _terms(state: State, name: str, overrides: Mapping[str, Any], reason: str, n
     return plan, terms
 
 
-def _weights_are_there(state: State, terms: Terms, folder: Path) -> None:
-    for version in needed_weights(state, terms):
-        weights = state.published.get(version)
-        if weights is None or not (folder / weights.file).is_dir():
-            raise NoFork(
-                f"determinism=pinned answers the next prompts with the weights of v{version}, which are no longer on "
-                f"disk. Fork nearer to the parent's head, where they are, or with determinism=off."
-            )
-
-
 def _take_over(parent: RunFolder, made: RunFolder, after: State, start: StartingPoint) -> None:
     """Link what the fork's State counts on."""
     for manifest in [*([start.manifest] if start.manifest else []), *start.others]:
         link_folder(manifest.folder, made.checkpoints / manifest.folder.name)
-    for weights in after.published.values():
-        if (parent.weights / weights.file).is_dir():
-            link_folder(parent.weights / weights.file, made.weights / weights.file)
     link_blobs(needed_blobs(after), Blobs(parent.blobs), Blobs(made.blobs))
 
 

@@ -97,13 +97,15 @@ def evicts(state: State, terms: Terms) -> bool:
     return _pinned(state, terms) and _changed(terms.changes, ANOTHER_WEIGHTS)
 
 
-def needed_weights(state: State, terms: Terms) -> Sequence[int]:
-    """Versions that generators will be asked for and that the new trainer does not publish: only under ``pinned``."""
+def newest_start(state: State, terms: Terms) -> int:
+    """The highest version that the fork's trainer may begin at.
+
+    Under ``pinned`` prompts are answered with exactly the weights of up to K versions ago: it makes them again.
+    """
     if not _pinned(state, terms):
-        return ()
+        return state.version
     assert state.rules is not None
-    window = int(terms.changes.get("sampler.lookahead", state.rules.lookahead))
-    return range(max(0, state.version - window), state.version + 1)
+    return max(0, state.version - int(terms.changes.get("sampler.lookahead", state.rules.lookahead)))
 
 
 def _must_fit(state: State, terms: Terms, anew: bool) -> None:

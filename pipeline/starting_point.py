@@ -35,16 +35,16 @@ class StartingPoint:
 
 
 def starting_point(
-    state: State, log: Reader, log_id: str, checkpoints: Path, blob_exists: Callable[[str], bool]
+    state: State, newest: int, log: Reader, log_id: str, checkpoints: Path, blob_exists: Callable[[str], bool]
 ) -> StartingPoint:
-    """The best one for a fork after the entry of ``state``. Raises ``NoFork``."""
+    """The best one of version ``newest`` or below for a fork after the entry of ``state``. Raises ``NoFork``."""
     written = [manifest for manifest in list_manifests(checkpoints) if _on(log, log_id, manifest)]
     oldest = state.oldest_kept_checkpoint()
     usable = [
         manifest
         for manifest in written
         if manifest.ordered.offset <= state.offset
-        and oldest <= manifest.version <= state.version
+        and oldest <= manifest.version <= newest
         and not broken_files(manifest)
     ]
     lacking = ""
@@ -58,8 +58,8 @@ def starting_point(
         return StartingPoint(version=0, manifest=None)
     raise NoFork(
         f"v{state.version} at entry {state.offset:,} cannot be trained again: "
-        f"{'of its checkpoints none is left on disk' if not usable else lacking}, and from the beginning {first}. "
-        f"{_nearest(state, written)}"
+        f"{lacking or f'no checkpoint of v{newest} or below is on disk'}, and from the beginning {first}. "
+        f"{_nearest(state, state.version - newest, written)}"
     )
 
 
@@ -81,9 +81,12 @@ def _lacking(state: State, version: int, blob_exists: Callable[[str], bool]) -> 
                 yield f"step {number} lacks the blob of prompt {member.prompt}"
 
 
-def _nearest(state: State, written: Sequence[Manifest]) -> str:
+def _nearest(state: State, behind: int, written: Sequence[Manifest]) -> str:
+    """``behind``: versions between the fork's and that of the checkpoint, at least."""
     whole = [manifest for manifest in written if not broken_files(manifest)]
     if not whole:
         return "No checkpoint is left: fork at @1, from the model that the run began with."
     near = min(whole, key=lambda manifest: abs(manifest.ordered.offset - state.offset))
+    if behind:
+        return f"The nearest that works are the entries of v{near.version + behind}, from checkpoint {near.version}."
     return f"The nearest entry that works is @{near.ordered.offset} (v{near.version})."

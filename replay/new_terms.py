@@ -31,8 +31,7 @@ def fork(state: State, event: Fork) -> None:
     state.workers.clear()
     state.archived = state.offset - 1
     state.standing = state.newest_checkpoint() or 0
-    if event.changes.get("determinism", state.settings.get("determinism", "off")) != "pinned":
-        state.published.clear()  # only pinned asks for older weights; the new trainer publishes what it stands at
+    state.published.clear()  # the new trainer publishes whatever can be asked for
 
 
 def clean_slate(state: State) -> None:

@@ -264,6 +264,18 @@ class State:
         step = self.steps.get(self.version)
         return self.version + 1 if step is not None and step.closed else self.version
 
+    def unpublished(self) -> list[int]:
+        """Versions that orders may ask for and whose weights are not there: below the version only in a pinned fork."""
+        if self.rules is None or not self.rules.pinned:
+            return []
+        oldest = max(0, self.version - self.rules.lookahead)
+        return [version for version in range(oldest, self.version) if version not in self.published]
+
+    @property
+    def publish_from(self) -> int:
+        """The first version that a trainer which begins now has to publish."""
+        return min(self.unpublished(), default=self.version)
+
     def step(self, number: int) -> Step:
         """What is known of a step; an empty Step when nothing is. The answer is not part of the State."""
         return self.steps.get(number) or Step()

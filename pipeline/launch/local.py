@@ -11,9 +11,10 @@ Rule 4: a worker that dies again and again before it has joined fails the run, w
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from rollog.events.log import Log
@@ -81,8 +82,9 @@ class LocalLauncher:
 
     def __init__(
         self, log: Log, log_id: Callable[[], str], folder: RunFolder, crew: Crew,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.monotonic, environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:  # fmt: skip
+        """``environment``: what the workers are told beside this process's own variables."""
         self._log = log
         self._log_id = log_id
         self._folder = folder
@@ -90,7 +92,7 @@ class LocalLauncher:
         self._clock = clock
         self._trainer = _Slot(RANK_NAME, Role.TRAINER)
         self._generators = [_Slot(f"gen-{number}", Role.GENERATOR) for number in range(crew.num_generators)]
-        self._environment = {**os.environ, "OMP_NUM_THREADS": str(threads_of(crew.num_generators))}
+        self._environment = {**os.environ, **environment, "OMP_NUM_THREADS": str(threads_of(crew.num_generators))}
 
     def reconcile(self, state: State) -> Sequence[WorkerGone]:
         """Start what the State asks for and is not there; returns the workers found dead since the last call.
@@ -199,7 +201,7 @@ class LocalLauncher:
             "--generation", str(state.generation),
             "--version", str(state.standing),
             "--checkpoint", checkpoint,
-            "--publish-from", str(state.version),
+            "--publish-from", str(state.publish_from),
             "--max-steps", str(self._crew.max_steps),
             "--log-id", self._log_id(),
             "--ordered-epoch", str(entry.epoch),

@@ -8,7 +8,7 @@ from rollog.events.errors import MissingEntry
 from rollog.events.log import GENESIS, Entry, Head
 from rollog.events.memory_log import MemoryServer
 from rollog.pipeline.config import Plan, changes
-from rollog.pipeline.forking import NoFork, Terms, fork_entry
+from rollog.pipeline.forking import NoFork, Terms, fork_entry, newest_start
 from rollog.pipeline.simulate import Outcome, simulate
 from rollog.pipeline.simulation.world import Clock, Manifest, Script, World
 from rollog.replay.projector import fold_all
@@ -50,7 +50,7 @@ def play_fork(parent: Outcome, offset: int, plan: Plan, num_rows: int, script: S
         else before.dataset, seed=plan.seed, num_rows=num_rows, changes=changed,
     )  # fmt: skip
     disk = {name: manifest for name, manifest in parent.world.disk.items() if int(name.split("-")[1]) <= offset}
-    entry = fork_entry(before, terms, _start(before, disk), lambda blob: True)
+    entry = fork_entry(before, terms, _start(before, newest_start(before, terms), disk), lambda blob: True)
     sealed = Sealed((*entries, entry))
 
     def planted(clock: Clock) -> MemoryServer:
@@ -64,10 +64,10 @@ def play_fork(parent: Outcome, offset: int, plan: Plan, num_rows: int, script: S
     return simulate(plan, num_rows, script, world=world)
 
 
-def _start(state: State, disk: dict[str, Manifest]) -> SavedCheckpoint | None:
+def _start(state: State, newest: int, disk: dict[str, Manifest]) -> SavedCheckpoint | None:
     """The newest whole checkpoint from which every step is recorded."""
     usable = sorted(
-        (manifest.saved for manifest in disk.values() if manifest.whole and manifest.saved.version <= state.version),
+        (manifest.saved for manifest in disk.values() if manifest.whole and manifest.saved.version <= newest),
         key=lambda saved: (saved.version, int(saved.manifest.split("-")[1])),
     )
     for saved in reversed(usable):

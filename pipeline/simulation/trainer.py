@@ -31,7 +31,7 @@ class Trainer:
         self.epoch = 0
         self.read_to: str | None = None
         self.heard_to: str | None = None
-        self.version, self.publish_from = state.standing, state.version
+        self.version, self.publish_from = state.standing, state.publish_from
         self.chunk = 0
         self.blobs: list[tuple[int, str]] = []
         self.saved: set[int] = set()

@@ -22,7 +22,7 @@ from rollog.events.vocabulary import (
 from rollog.pipeline.checkpoints import Manifest, Ordered, write
 from rollog.pipeline.errors import PlanError
 from rollog.pipeline.fork import needed_blobs
-from rollog.pipeline.forking import NoFork, Terms, fork_entry, needed_weights
+from rollog.pipeline.forking import NoFork, Terms, fork_entry, newest_start
 from rollog.pipeline.simulate import Script, simulate
 from rollog.pipeline.simulation.histories import small_plan
 from rollog.pipeline.starting_point import starting_point
@@ -132,11 +132,15 @@ def test_another_model_is_another_run(log: Log) -> None:
         fork_entry(state, terms(state, model__path="other"), None, exists)
 
 
-def test_only_pinned_needs_older_weights(log: Log) -> None:
-    state = after(log, Select, 5)
-    assert list(needed_weights(state, terms(state))) == []
+def test_only_pinned_needs_older_weights_and_makes_them_again(log: Log) -> None:
+    state = after(log, Train, 5)
     pinned = terms(state, determinism="pinned", sampler__lookahead=2)
-    assert list(needed_weights(state, pinned)) == [state.version - 2, state.version - 1, state.version]
+    assert (newest_start(state, terms(state)), newest_start(state, pinned)) == (state.version, state.version - 2)
+
+    forked = fold(fold_all(log.read(1, state.offset)), fork_entry(state, pinned, newest(state), exists))
+    assert forked.unpublished() == [state.version - 2, state.version - 1]
+    assert forked.publish_from == state.version - 2
+    assert (state.unpublished(), state.publish_from) == ([], state.version)
 
 
 # --- where the trainer begins -----------------------------------------------------------------------------------------
@@ -162,7 +166,9 @@ class Disk:
         return write(self.checkpoints, ordered, lambda folder: (folder / "w").write_bytes(b"weights"))
 
     def start(self, state: State) -> Any:
-        return starting_point(state, self.log, "history", self.checkpoints, lambda digest: digest not in self.lost)
+        return starting_point(
+            state, state.version, self.log, "history", self.checkpoints, lambda digest: digest not in self.lost
+        )
 
 
 @pytest.fixture

@@ -65,7 +65,7 @@ def test_a_pinned_fork_without_changes_ends_with_the_weights_of_its_parent(scene
     at, again = trained_at(scene, 10), the_fork("again")
 
     too_early = rollog("fork", "demo@step:7", "never", "--reason", "too early")
-    assert (too_early.returncode, "The nearest entry that works is @" in too_early.stderr) == (1, True)
+    assert (too_early.returncode, "The nearest that works are the entries of v10" in too_early.stderr) == (1, True)
     made = rollog("fork", "demo@step:10", "again", "--reason", "the same once more")
 
     assert made.returncode == 0, made.stderr
