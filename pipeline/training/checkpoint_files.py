@@ -118,7 +118,7 @@ def _state_of(
         expected = torch.Size([]) if key == "step" else parameter.shape
         if tensor.shape != expected:
             raise CheckpointError(f"{folder / OPTIMIZER_FILE} has {key} of {name} in shape {list(tensor.shape)}")
-    return {key: tensor.to(parameter.device) for key, tensor in found.items()}
+    return {key: tensor.to(parameter.device, copy=True) for key, tensor in found.items()}
 
 
 def _read_description(path: Path) -> dict[str, Any]:

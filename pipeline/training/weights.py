@@ -104,9 +104,13 @@ def write_tensors(tensors: Mapping[str, torch.Tensor], path: Path) -> str:
 
 
 def read_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a safetensors file. Raises WeightsError if there is none or it is malformed."""
+    """The tensors of a safetensors file, mapped: whoever keeps one makes a copy.
+
+    Parsing the bytes in memory instead would stop every other thread, the heartbeat too, for seconds per gigabyte.
+    Raises WeightsError if there is no such file or it is malformed.
+    """
     try:
-        return safetensors.torch.load(path.read_bytes())
+        return safetensors.torch.load_file(path)
     except FileNotFoundError as error:
         raise WeightsError(f"{path} does not exist; it was deleted, or the folder is not the run's own") from error
     except safetensors.SafetensorError as error:
