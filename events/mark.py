@@ -61,7 +61,10 @@ def check_mark(mark: Mark, log_id: str | None, head: Head, digest_at_mark: str |
     """
     advice = "restore the server's data, or go on from the newest checkpoint with --accept-loss"
     if log_id is None:
-        raise LostTail(f"the server holds no log; {mark.offset} entries were acknowledged. It was emptied: {advice}")
+        raise LostTail(
+            f"the server holds no log; {mark.offset} entries were acknowledged. It was emptied: "
+            "restore the server's data, or begin anew from an archive (rollog import)"
+        )
     if log_id != mark.log_id:
         raise LostTail(f"the server holds the log {log_id}, this run's log is {mark.log_id}: {advice}")
     if head.offset < mark.offset:

@@ -89,7 +89,11 @@ class RedisLog(RedisReader):
             raise ValueError("a nonce names one controller; it must not be empty")
         mark = self._mark.read() if self._mark is not None else None
         if mark is not None:
-            self._check(mark)
+            try:
+                self.check_mark()
+            except LostTail:
+                if self.log_id() is None or not self._accept_loss:
+                    raise
         reply = self._answer(_OPEN, [self.keys.log, self.keys.meta], [
             nonce, nonce, FORMAT, GENESIS, 0 if mark is None else mark.epoch,
         ])  # fmt: skip
@@ -100,6 +104,13 @@ class RedisLog(RedisReader):
         self._check_end()
         self._keep_mark()  # a log that was sealed at its end is not at its end any more
         return self._pen
+
+    def check_mark(self) -> None:
+        """Compare the server with the mark outside; writes nothing. Raises ``LostTail`` when the mark knows more."""
+        mark = self._mark.read() if self._mark is not None else None
+        if mark is not None:
+            head, log_id = self.head(), self.log_id()
+            check_mark(mark, log_id, head, self.digest_at(mark.offset) if log_id is not None else None)
 
     def plant(self, head: Head, epoch: int, log_id: str) -> None:
         """Begin a log whose entries up to ``head`` lie in segments; the first pen's epoch is ``epoch`` + 1."""
@@ -286,16 +297,6 @@ class RedisLog(RedisReader):
     def _lease(self, *arguments: Argument) -> None:
         pen = self._held()
         self._answer(_LEASE, [self.keys.meta, self.keys.leases], [pen.epoch, self._nonce, *arguments])
-
-    def _check(self, mark: Mark) -> None:
-        """Compare the server with the mark before anything is written."""
-        head, log_id = self.head(), self.log_id()
-        at_mark = self.digest_at(mark.offset) if log_id is not None else None
-        try:
-            check_mark(mark, log_id, head, at_mark)
-        except LostTail:
-            if log_id is None or not self._accept_loss:
-                raise
 
     def _check_end(self) -> None:
         """The stream must end with the entry that meta names."""

@@ -9,12 +9,17 @@ Rule 3: the newest whole one at or below the version counts; what a superseded t
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final
 
 from rollog.events.log import Reader
 from rollog.pipeline import checkpoints
 from rollog.pipeline.checkpoints import Manifest, broken_files, list_manifests
 from rollog.pipeline.errors import PipelineError
 from rollog.replay.state import SavedCheckpoint, State
+
+ADVICE: Final = (
+    "restore the server's data (or the archive), then resume; or go on from the log as it is with --accept-loss"
+)
 
 
 class LogBehindCheckpoint(PipelineError):
@@ -60,17 +65,31 @@ class CheckpointStore:
             name = next(manifest.folder.name for manifest in own if manifest.ordered.offset == newest)
             raise LogBehindCheckpoint(
                 f"{newest - head.offset} entries are missing: checkpoint {name} was ordered by entry {newest}, and the "
-                f"log ends at {head.offset}. Restore the server's data (or the archive), then resume."
+                f"log ends at {head.offset}: {ADVICE}"
             )
         for manifest in own:
-            (entry,) = self._log.read(manifest.ordered.offset, manifest.ordered.offset)
-            if entry.digest != manifest.ordered.digest:
+            digest = self._digest(manifest)
+            if digest != manifest.ordered.digest:
                 raise LogBehindCheckpoint(
-                    f"checkpoint {manifest.folder.name} was ordered by an entry {entry.offset} with the digest "
-                    f"{manifest.ordered.digest}; the log has {entry.digest} there. It was written anew from an older "
-                    f"state: restore the server's data (or the archive), then resume."
+                    f"checkpoint {manifest.folder.name} was ordered by an entry {manifest.ordered.offset} with the "
+                    f"digest {manifest.ordered.digest}; the log has {digest} there. It was written anew from an older "
+                    f"state: {ADVICE}"
                 )
         return own
+
+    def lost(self) -> list[Manifest]:
+        """The manifests of this log whose entries are not on it, oldest version first."""
+        log_id, head = self._log_id(), self._log.head().offset
+        return [
+            manifest for manifest in list_manifests(self._root)
+            if manifest.ordered.log == log_id
+            and (manifest.ordered.offset > head or self._digest(manifest) != manifest.ordered.digest)
+        ]  # fmt: skip
+
+    def _digest(self, manifest: Manifest) -> str:
+        """What stands in the log where this checkpoint was ordered."""
+        (entry,) = self._log.read(manifest.ordered.offset, manifest.ordered.offset)
+        return entry.digest
 
     def prune(self, state: State) -> None:
         """Delete checkpoints that are older than the oldest that the log keeps. Only for a State that is durable."""

@@ -37,6 +37,7 @@ register_simulate(app)
 
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="settings put over the others")]
 Drops = Annotated[list[int] | None, typer.Option(help="give this prompt up; can be repeated", metavar="ORDINAL")]
+AcceptLoss = Annotated[bool, typer.Option("--accept-loss", help="the log lost entries: go on from it as it is")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="say what would be done, and do nothing")]
 
 
@@ -58,10 +59,16 @@ def train(config: Path, overrides: Overrides = None, dry_run: DryRun = False) ->
 
 @app.command()
 @mendable(PipelineError)
-def resume(run: str, overrides: Overrides = None, drop: Drops = None, dry_run: DryRun = False) -> None:
+def resume(
+    run: str,
+    overrides: Overrides = None,
+    drop: Drops = None,
+    dry_run: DryRun = False,
+    accept_loss: AcceptLoss = False,
+) -> None:
     """Go on with a run: says first what is kept, what is sent again, and that nothing is lost."""
     folder = RunFolder.open(run)
-    server = LogServer(folder, folder.plan())
+    server = LogServer(folder, folder.plan(), accept_loss=accept_loss)
     goes_on = False
     try:
         found = runner.look(server)

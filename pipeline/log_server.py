@@ -45,8 +45,12 @@ class LogServer:
     """The server of a run that this process writes to."""
 
     def __init__(self, folder: RunFolder, plan: Plan, *, accept_loss: bool = False) -> None:
-        """Start or find the server. Raises ``ServerRefused``, ``ServerUnreachable``."""
+        """Start or find the server. Raises ``ServerRefused``, ``ServerUnreachable``.
+
+        ``accept_loss``: a log that lost its tail is taken as it is.
+        """
         self._folder: Path = folder.path.resolve()
+        self.accept_loss = accept_loss
         self._relaxed = plan.log.durability == "relaxed"
         self._embedded: server.EmbeddedServer | None = None
         if plan.log.redis == EMBEDDED:

@@ -148,6 +148,11 @@ class RunFolder:
         return RedisDesk(self.address(plan, "worker"), plan.run)
 
 
+def worker_environment(plan: Plan) -> dict[str, str]:
+    """What workers are told beside the run's folder: the address with its password, when the log is not embedded."""
+    return {} if plan.log.redis == EMBEDDED else {URL_VARIABLE: server_url(plan)}
+
+
 def server_url(plan: Plan) -> str:
     """The address of a server that is not embedded: from the environment, which may hold the password, or the plan."""
     url = os.environ.get(URL_VARIABLE)

@@ -28,12 +28,13 @@ from rollog.pipeline.inputs import StopAsked
 from rollog.pipeline.launch.local import Crew, LocalLauncher, threads_of
 from rollog.pipeline.loader import Loader
 from rollog.pipeline.log_server import LogServer
+from rollog.pipeline.losses import Loss, loss_of, set_aside
 from rollog.pipeline.machine import describe, version_of
 from rollog.pipeline.mailbox import Mailbox
 from rollog.pipeline.observers import Observers, PrunesCheckpoints, SavesSnapshots
 from rollog.pipeline.policy import Policy
 from rollog.pipeline.reconfigure import configure, drop, refuse_change
-from rollog.pipeline.run_folder import RunFolder
+from rollog.pipeline.run_folder import RunFolder, worker_environment
 from rollog.replay import snapshots
 from rollog.replay.openings import last_machine
 from rollog.replay.state import State
@@ -58,6 +59,8 @@ class Ready:
     """Settings that a resume changes."""
     drops: Sequence[int] = ()
     """Prompts that a resume gives up."""
+    loss: Loss | None = None
+    """What a log that lost its tail no longer holds, accepted by a person."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,12 +111,16 @@ def prepare_resume(
             f"data.path={wanted.data.path}: its rows are not those that run {wanted.run} began with (fingerprint "
             f"{loader.fingerprint[:12]}, recorded {state.dataset[:12]}). Put the old rows back, or use `rollog fork`."
         )
-    CheckpointStore(folder.checkpoints, server.log, server.log_id).on_this_log()
+    store, loss = CheckpointStore(folder.checkpoints, server.log, server.log_id), None
+    if server.accept_loss:
+        loss = loss_of(folder, server.log, store)
+    else:
+        store.on_this_log()
     if state.rules is not None:
         refuse_change(state, changes, policy.sampler)
     for prompt in drops:
         drop(state, policy, prompt)  # refused now rather than when the pen is taken
-    return Ready(folder=folder, plan=wanted, loader=loader, policy=policy, changes=changes, drops=drops)
+    return Ready(folder=folder, plan=wanted, loader=loader, policy=policy, changes=changes, drops=drops, loss=loss)
 
 
 def drive(
@@ -133,8 +140,10 @@ def drive(
         num_generators=plan.generation.workers, lease_s=plan.flow.lease_s, max_steps=ready.policy.max_steps
     )
     folder.write_plan(plan)
+    if ready.loss is not None:
+        set_aside(ready.loss)
     store = CheckpointStore(folder.checkpoints, log, server.log_id)
-    launcher = LocalLauncher(log, server.log_id, folder, crew)
+    launcher = LocalLauncher(log, server.log_id, folder, crew, environment=worker_environment(plan))
     every = EVERY if plan.log.archive_every is None else plan.log.archive_every
     snapshots_every = min(snapshots.EVERY, max(1, every // 4)) if every else snapshots.EVERY
     saver = SavesSnapshots(folder.snapshots, log, snapshots_every)
@@ -186,7 +195,12 @@ class Found:
 
 
 def look(server: LogServer) -> Found:
-    """What the log holds now: a snapshot and what stands after it."""
+    """What the log holds now: a snapshot and what stands after it.
+
+    Raises ``LostTail`` when the mark beside it knows of more, unless the loss is accepted.
+    """
+    if not server.accept_loss:
+        server.log.check_mark()
     offset = server.log.head().offset
     return Found(state=snapshots.at(server.snapshots, server.log, offset), machine=last_machine(server.log, offset))
 

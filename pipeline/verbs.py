@@ -7,7 +7,7 @@ import yaml
 
 from rollog.events.vocabulary import FinishReason
 from rollog.pipeline import plan_file
-from rollog.pipeline.config import Plan
+from rollog.pipeline.config import Plan, without_password
 from rollog.pipeline.run_folder import EMBEDDED
 from rollog.pipeline.runner import End, Found, Ready, machine_of
 from rollog.pipeline.settings import Sampler
@@ -28,7 +28,8 @@ def resolved(plan: Plan, num_rows: int) -> str:
 def headline(ready: Ready) -> str:
     """What is about to run."""
     plan, loader = ready.plan, ready.loader
-    where = f"{ready.folder.log}/server.sock (embedded" if plan.log.redis == EMBEDDED else f"{plan.log.redis} (server"
+    server = without_password(plan.log.redis)
+    where = f"{ready.folder.log}/server.sock (embedded" if server == EMBEDDED else f"{server} (server"
     generators = f"{plan.generation.workers} generator{'s' * (plan.generation.workers > 1)}"
     return (
         f"run {plan.run}   log {where}, {plan.log.durability})   model {plan.model.path}   {generators}, 1 trainer, "
@@ -49,7 +50,8 @@ def _sampler(settings: Sampler) -> str:
 
 def complete(state: State, ready: Ready) -> bool:
     """Whether there is nothing to resume: the run came to its end, and nothing about it is changed."""
-    return state.finish in (FinishReason.MAX_STEPS, FinishReason.EXHAUSTED) and not ready.changes and not ready.drops
+    changed = ready.changes or ready.drops or ready.loss is not None
+    return state.finish in (FinishReason.MAX_STEPS, FinishReason.EXHAUSTED) and not changed
 
 
 def what_resume_does(found: Found, ready: Ready) -> str:
@@ -66,7 +68,7 @@ def what_resume_does(found: Found, ready: Ready) -> str:
         f"kept        {state.settled():,} settled prompts, {count(Place.BUFFER)} finished groups, "
         f"{count(Place.SELECTED)} selected, {count(Place.WAITING)} waiting, {count(Place.BACKING_OFF)} backing off",
         f"sent again  {count(Place.IN_FLIGHT)} in flight, unless their workers are alive or their results have arrived",
-        "lost        nothing",
+        f"lost        {'nothing' if ready.loss is None else ready.loss}",
     ]
     if state.stopping is not None and state.finish is None:
         lines.append(f"a stop was under way ({state.stopping.reason.value}): it goes on, then resume once more")

@@ -211,11 +211,11 @@ def trainer(arguments: Sequence[str]) -> None:
 def controller(arguments: Sequence[str]) -> None:
     config, *rest = arguments
     drops = [int(word.removeprefix("--drop=")) for word in rest if word.startswith("--drop=")]
-    overrides = [word for word in rest if not word.startswith("--drop=")]
+    overrides = [word for word in rest if not word.startswith("--")]
     name = load_plan(config).run
     if Path("runs", name).exists():
         folder = RunFolder.open(name)
-        server = LogServer(folder, folder.plan())
+        server = LogServer(folder, folder.plan(), accept_loss="--accept-loss" in rest)
         ready = runner.prepare_resume(folder, server, runner.look(server).state, verbs.parsed(overrides), drops)
     else:
         plan = load_plan(config, overrides)
