@@ -97,6 +97,16 @@ class Address:
         return Connection(pool.make_connection(), folder, str(self))
 
 
+def names_a_server(url: str) -> bool:
+    """Whether a URL says where a server is: ``redis://`` and ``rediss://`` need a host, ``unix://`` a path."""
+    try:
+        parts = urlsplit(url)
+        where = parts.path if parts.scheme == "unix" else parts.hostname
+        return parts.scheme in ("redis", "rediss", "unix") and bool(where) and parts.port != 0
+    except ValueError:  # a port that is no number
+        return False
+
+
 class Connection:
     """One connection that sends each command once. It connects again at the next command after a failure."""
 
@@ -127,7 +137,9 @@ class Connection:
                 except redis.exceptions.ResponseError as error:
                     replies.append(_said(error))
         except redis.exceptions.AuthenticationError as error:
-            raise ServerRefused(f"{self._where} does not accept this user and password ({error})") from error
+            raise ServerRefused(
+                f"{self._where} does not accept this user and password ({error}). {_SECRET_GOES}"
+            ) from error
         except (redis.exceptions.RedisError, OSError) as error:
             self._wire.disconnect()
             raise ServerUnreachable(
@@ -164,6 +176,9 @@ class Connection:
         if self._folder is not None:
             os.close(self._folder)
             self._folder = None
+
+
+_SECRET_GOES: Final = "Put the right one into the environment: ROLLOG_REDIS_URL=redis://USER:PASSWORD@HOST:PORT/0"
 
 
 class ServerSaid(LogError):

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -19,6 +20,8 @@ from pydantic import (
     model_validator,
 )
 from pydantic_core import PydanticCustomError
+
+from rollog.events.connection import names_a_server
 
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
@@ -320,10 +323,20 @@ class CheckpointSettings(Section):
     """Newest checkpoints kept, with the blobs needed to train from the oldest of them again."""
 
 
+def _address(text: str) -> str:
+    """What is refused is not shown: a password may stand in it."""
+    if text != "embedded" and not names_a_server(text):
+        raise ValueError(
+            "log.redis: this names no server. Write embedded, redis://:PASSWORD@HOST:PORT/0, rediss://... or "
+            "unix:///PATH; in a password, write what is neither letter nor digit as %XX."
+        )
+    return text
+
+
 class LogSettings(Section):
     """Where the log lives."""
 
-    redis: Annotated[str, Field(pattern=r"^(embedded|(redis|rediss|unix)://.+)$")] = "embedded"
+    redis: Annotated[str, AfterValidator(_address)] = "embedded"
     """embedded: a private server under the run's folder; else a URL: redis://, rediss:// or unix://."""
     durability: Literal["synced", "relaxed"] = "synced"
     """synced: an entry is on disk before it counts; relaxed: a crash of the machine may lose the last second."""

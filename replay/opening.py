@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import yaml
 
+from rollog.events.connection import names_a_server
 from rollog.events.log import Reader
 from rollog.events.reading import open_reader, snapshots_of
 from rollog.events.redis_reader import RedisReader
@@ -111,9 +112,9 @@ def _place(name: str, redis: str | None, environment: Mapping[str, str]) -> tupl
 
 def _url(text: str, source: str) -> str:
     """The address as a URL. Never shown: a password may stand in it."""
-    if text.startswith(("redis://", "rediss://", "unix://")):
+    if text.startswith(("redis://", "rediss://", "unix://")) and names_a_server(text):
         return text
-    if text.startswith("unix:"):
+    if text.startswith("unix:") and not text.startswith("unix://"):
         return f"unix://{text.removeprefix('unix:')}"
     raise BadReference(f"{source} is no server's address: give redis://HOST:PORT, rediss://HOST:PORT or unix:PATH")
 

@@ -152,7 +152,7 @@ def test_a_reward_file_is_relative_to_the_settings_file(tmp_path: Path) -> None:
         ("failure.max_skipped_prompts=lots", r"failure\.max_skipped_prompts='lots': input should be"),
         ("sampler=3", r"sampler=3: this is a group of settings"),
         ("run=a/b", r"run='a/b': .*letters, digits"),
-        ("log.redis=localhost", r"log\.redis='localhost': .*a URL"),
+        ("log.redis=localhost", r"log\.redis: this names no server"),
         ("training.ranks=2", r"training\.ranks=2: input should be 1"),
         ("grpo.prompts_per_step", "write it as name=value"),
         ("=3", "write it as name=value"),
@@ -265,6 +265,16 @@ def test_a_password_is_never_recorded(url: str, shown: str) -> None:
     made = plan(log={"redis": url})
     assert made.log.redis == url
     assert "secret" not in json.dumps(made.settings())
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["redis://u:secret@", "redis://:secret/x@host", "http://:secret@host", "redis://:secret@host:port", "unix://", "x"],
+)
+def test_an_address_that_names_no_server_is_refused_without_showing_a_password(url: str) -> None:
+    with pytest.raises(PlanError, match=r"log\.redis: this names no server\. Write embedded, redis://") as refused:
+        plan(log={"redis": url})
+    assert "secret" not in str(refused.value)
 
 
 def test_a_resume_may_change_how_the_run_goes_and_nothing_of_what_it_is() -> None:

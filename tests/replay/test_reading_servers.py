@@ -100,7 +100,8 @@ def test_after_a_crash_the_server_is_started_for_the_time_of_the_command(demo: t
 
 def test_what_is_no_address_is_usage_and_a_server_that_asks_for_a_password_refuses(demo: tuple[Path, RedisLog]) -> None:
     folder, _ = demo
-    assert "no server's address" in rollog("status", "demo", "--redis", "http://localhost", exit_code=2)
+    for address in ("http://localhost", "redis://u:p@"):
+        assert "no server's address" in rollog("status", "demo", "--redis", address, exit_code=2)
 
     refused = rollog("status", "demo", "--redis", f"unix:{folder / 'log' / 'server.sock'}", exit_code=4)
     assert "server.sock" in refused
