@@ -112,9 +112,9 @@ def prepare_resume(
             f"{loader.fingerprint[:12]}, recorded {state.dataset[:12]}). Put the old rows back, or use `rollog fork`."
         )
     store, loss = CheckpointStore(folder.checkpoints, server.log, server.log_id), None
-    if server.accept_loss:
+    if state.offset and server.accept_loss:
         loss = loss_of(folder, server.log, store)
-    else:
+    elif state.offset:  # a log that nobody has opened yet has no id, and nothing can be behind it
         store.on_this_log()
     if state.rules is not None:
         refuse_change(state, changes, policy.sampler)
@@ -197,9 +197,9 @@ class Found:
 def look(server: LogServer) -> Found:
     """What the log holds now: a snapshot and what stands after it.
 
-    Raises ``LostTail`` when the mark beside it knows of more, unless the loss is accepted.
+    Raises ``LostTail`` when the mark beside it knows of more; an accepted loss leaves at least a log.
     """
-    if not server.accept_loss:
+    if not server.accept_loss or server.log.log_id() is None:
         server.log.check_mark()
     offset = server.log.head().offset
     return Found(state=snapshots.at(server.snapshots, server.log, offset), machine=last_machine(server.log, offset))

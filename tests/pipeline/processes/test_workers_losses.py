@@ -6,9 +6,12 @@ import shutil
 import pytest
 from typer.testing import CliRunner
 
+from rollog.events.mark import Mark
 from rollog.events.reading import mark_of
 from rollog.events.vocabulary import FinishReason
 from rollog.pipeline.cli import app
+from rollog.pipeline.config import load_plan
+from rollog.pipeline.run_folder import RunFolder
 
 KEPT_BY_THE_LOSS = ("segments", "snapshots")
 
@@ -72,6 +75,21 @@ def test_a_log_that_lost_its_tail_is_refused_and_gone_on_from_when_the_loss_is_a
     plain = rollog("resume", "demo")
     assert plain.exit_code == 0, plain.stderr
     assert "lost        nothing" in plain.stderr
+
+
+def test_a_run_that_never_began_begins_and_an_emptied_server_is_no_such_run(scene, rollog):
+    (scene.folder / "run.yaml").write_text(json.dumps(scene.settings))
+    folder = RunFolder.create(load_plan("run.yaml"))
+
+    fresh = rollog("resume", "demo", "--dry-run")
+    assert fresh.exit_code == 0, fresh.stderr
+    assert "run demo has not begun yet" in fresh.stderr
+
+    mark_of(folder.path).keep(Mark(log_id="a" * 32, offset=7, digest="b" * 32, epoch=1))
+    for words in ((), ("--accept-loss",)):
+        emptied = rollog("resume", "demo", "--dry-run", *words)
+        assert emptied.exit_code == 5
+        assert "the server holds no log; 7 entries were acknowledged" in emptied.stderr
 
 
 def test_a_mark_ahead_of_the_log_alone_is_a_loss_too(scene, rollog):
