@@ -146,13 +146,16 @@ def test_a_trainer_that_dies_at_each_checkpoint_stops_the_controller_though_it_t
     stage.train_steps(2)
     stage.trainer_dies = stage.rank.dies = lambda point, version: version == 2 and point == "in a checkpoint"
 
-    with pytest.raises(RunFailed, match="without a new step or a newer checkpoint"):
+    def trainers_go_on() -> None:
         for _ in range(100):
             if stage.trainer is not None and stage.trainer.alive:
                 stage.rank.work(messages=1)
                 stage.settle()
             else:
                 stage.after(15.0)
+
+    with pytest.raises(RunFailed, match="without a new step or a newer checkpoint"):
+        trainers_go_on()
     assert len(stage.events(Train)) > 2, "steps were trained again"
 
 
