@@ -40,12 +40,14 @@ def kill_again_and_again(scene, rounds: int, seed: int, pause_s: tuple[float, fl
     """Kill somebody after a while, ``rounds`` times or until the run is over; then let it end."""
     chance, killed = random.Random(seed), dict.fromkeys(VICTIMS, 0)
     scene.start()
-    for round_ in range(rounds):
+    for _ in range(2 * rounds):  # a victim may have ended by itself before it is hit
+        if sum(killed.values()) == rounds:
+            break
         scene.wait_for(lambda state: len(state.workers) == 3 or state.finish is not None)
         select.select([], [], [], chance.uniform(*pause_s))
         if scene.controllers[-1].poll() is not None:
             break
-        victim = VICTIMS[round_ % len(VICTIMS)]
+        victim = min(VICTIMS, key=lambda name: killed[name])
         if kill(scene, victim, chance):
             killed[victim] += 1
         if scene.controllers[-1].poll() is not None:
@@ -90,7 +92,7 @@ def check(scene, undisturbed) -> State:
 
 def test_scripted_workers_end_with_the_same_weights_whoever_is_killed(scene, undisturbed):
     for each in (scene, undisturbed):
-        pin(each, steps=40 + 10 * ROUNDS)
+        pin(each, steps=40 + 15 * ROUNDS)
         each.settings["flow"]["lease_s"] = 3.0
     undisturbed.start()
     assert undisturbed.controllers[-1].wait() == 0, undisturbed.output
@@ -100,7 +102,7 @@ def test_scripted_workers_end_with_the_same_weights_whoever_is_killed(scene, und
 
     check(scene, undisturbed)
     assert scene.chain() == undisturbed.chain()
-    assert min(killed.values()) >= ROUNDS // 8, killed
+    assert min(killed.values()) >= ROUNDS // 4, killed
 
 
 def test_the_torch_engine_ends_with_the_same_bits_whoever_is_killed(scene, undisturbed, model_folder):
@@ -120,7 +122,7 @@ def test_the_torch_engine_ends_with_the_same_bits_whoever_is_killed(scene, undis
 
     check(scene, undisturbed)
     assert weights(scene.run) == weights(undisturbed.run)
-    assert min(killed.values()) >= 1, killed
+    assert min(killed.values()) >= min(ROUNDS, 8) // 4, killed
 
 
 def weights(run: Path) -> str:
