@@ -10,7 +10,7 @@ Rule 3: torch is imported when a model is built, so that the reward's process st
 import json
 from pathlib import Path
 
-from rollog.pipeline.durable import AlreadyThere, keep, new_folder
+from rollog.pipeline.durable import AlreadyThere, keep, new_folder, write_file
 
 DIGITS = 10
 BOS, SEP, EOS = "<bos>", "<sep>", "<eos>"
@@ -33,7 +33,7 @@ def write_dataset(path: Path, *, rows: int) -> None:
         for row in range(rows)
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(f"{line}\n" for line in lines))
+    write_file(path, "".join(f"{line}\n" for line in lines).encode())
 
 
 def write_model(folder: Path, *, seed: int) -> None:
