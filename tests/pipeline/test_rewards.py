@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
@@ -255,7 +255,12 @@ def test_the_child_ends_with_its_parent_even_when_it_hangs(tmp_path: Path) -> No
 
 def reward_children() -> list[psutil.Process]:
     """The reward processes of this one; other tests may have left other children."""
-    return [child for child in psutil.Process().children() if any("reward_process" in word for word in child.cmdline())]
+    found = []
+    for child in psutil.Process().children():
+        with suppress(psutil.Error):  # one that is gone already, and waits to be noticed
+            if any("reward_process" in word for word in child.cmdline()):
+                found.append(child)
+    return found
 
 
 def only_child() -> psutil.Process:
