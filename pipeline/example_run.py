@@ -39,15 +39,14 @@ def verify(run: str) -> int:
 
 
 def rewards(run: str) -> list[float]:
-    """The mean reward of each step of a run, in the order in which they were trained first."""
+    """The mean reward of each step of a run; a step that was trained again counts once, its groups are the same."""
+    by_step: dict[int, float] = {}
     with opened(Source(run=run)) as timeline:
-        return [
-            sum(member.finished.reward_mean for member in members) / len(members)
-            for entry, state in timeline.moments()
-            for event in entry.events
-            if isinstance(event, Train) and event.step == state.version - 1
-            if (members := list(state.step(event.step).members()))
-        ]
+        for entry, state in timeline.moments():
+            for event in entry.events:
+                if isinstance(event, Train) and event.step not in by_step:
+                    by_step[event.step] = mean([m.finished.reward_mean for m in state.step(event.step).members()])
+    return [by_step[step] for step in sorted(by_step)]
 
 
 def mean(values: Sequence[float]) -> float:
