@@ -10,7 +10,7 @@ import yaml
 from typer.testing import CliRunner
 
 from rollog.events import server
-from rollog.events.vocabulary import Checkpoint, Configure, FinishReason, Join, Stop, StopReason
+from rollog.events.vocabulary import Checkpoint, Commit, Configure, FinishReason, Stop, StopReason
 from rollog.pipeline.cli import app
 from rollog.pipeline.progress import Progress
 from rollog.pipeline.waiting import Wait, WaitFor
@@ -200,8 +200,8 @@ def test_a_run_goes_on_under_another_sampler_with_other_workers_deadlines_and_pe
     trained = [prompt for prompts in again.trained().values() for prompt in prompts]
     assert len(trained) == len(set(trained)) == 24
     later = again.entries()[configure_offset(again) :]
-    joined = {event.worker for entry in later for event in entry.events if isinstance(event, Join)}
-    assert joined == {"gen-0", "rank-0"}
+    # A late word of the first command's gen-1 may still lie in the results: who works is seen by what comes in.
+    assert {event.worker for entry in later for event in entry.events if isinstance(event, Commit)} == {"gen-0"}
     assert {4, 6} <= {event.version for event in again.events(Checkpoint)}
     assert "windowed, max_staleness 2" in again.output
     assert rollog("verify", "demo").exit_code == 0
