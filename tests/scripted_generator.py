@@ -12,7 +12,7 @@ from rollog.events.messages import (
     Order,
 )
 from rollog.pipeline.errors import PipelineError, RewardFailure
-from rollog.pipeline.generation.attempts import Asking, Attempts
+from rollog.pipeline.generation.attempts import Asking, SingleTurnAttempts
 from rollog.pipeline.generation.engine import Answer, AnswerEnd, Finished, Request
 from rollog.pipeline.generation.worker import Generator, GeneratorTerms
 
@@ -164,12 +164,13 @@ class Blobs:
 
 def generator(desk: Desk, *, pinned: bool = False, room: int = 4, engine=None, pulse=None, reward=None, blobs=None):
     asking = Asking(run_seed=1, rollouts=2, max_tokens=4, temperature=1.0, stop_tokens=frozenset({9}))
+    engine = engine or Engine()
     return Generator(
         name="gen-0",
         desk=desk,
         heartbeat=pulse or Pulse(),
-        engine=engine or Engine(),
-        attempts=Attempts(asking, Rows(), Environment(), reward or Reward()),
+        engine=engine,
+        attempts=SingleTurnAttempts(engine, asking, Rows(), Environment(), reward or Reward()),
         blobs=blobs or Blobs(),
         weights=Path("weights"),
         terms=GeneratorTerms(room=room, pinned=pinned, patience_s=5.0),

@@ -1,4 +1,6 @@
-"""From a work order to a request, and from its answers to a scored group of rollouts.
+"""From a work order to a scored group of rollouts. Here: one question, one answer.
+
+    order --begin--> request --engine--> answers --reward--> Made or Unmade
 
 Rule 1: what is asked follows from the order and the plan alone: row, seeds, lengths. Any worker asks the same.
 Rule 2: who is to blame decides what is tried again: a row or a reward that cannot work is the data's failure, a missed
@@ -6,7 +8,7 @@ Rule 2: who is to blame decides what is tried again: a row or a reward that cann
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,7 +18,7 @@ from rollog.events.vocabulary import FailureKind
 from rollog.pipeline.environments.reward_child import RewardChild
 from rollog.pipeline.environments.single_turn import SingleTurn
 from rollog.pipeline.errors import DataError, PipelineError, RewardFailure
-from rollog.pipeline.generation.engine import EngineError, Finished, Request
+from rollog.pipeline.generation.engine import Engine, EngineError, Finished, Request
 from rollog.pipeline.generation.seeds import group_seeds
 from rollog.pipeline.rollouts import CorruptRollouts, GroupRollouts, Rollout, answer_row
 
@@ -27,6 +29,44 @@ class AttemptFailed(PipelineError):
     def __init__(self, kind: FailureKind, message: str) -> None:
         super().__init__(message)
         self.kind = kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """The attempt ``key`` has ended with a scored group. ``refused``: by the user's filter rule."""
+
+    key: str
+    group: GroupRollouts
+    refused: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unmade:
+    """The attempt ``key`` has failed."""
+
+    key: str
+    kind: FailureKind
+    error: str
+
+
+class Attempts(Protocol):
+    """Plays orders on an engine. Several run at once; ``key_of`` names them."""
+
+    def begin(self, order: Order) -> None:
+        """Start to play an order with the next step. Raises ``AttemptFailed`` when its row cannot be asked."""
+        ...
+
+    def step(self) -> Iterator[Made | Unmade]:
+        """Move everything that runs on; what has ended is scored while it is iterated."""
+        ...
+
+    def running(self) -> Mapping[str, int | None]:
+        """The keys that run, each with the version that wrote its first token (None before its first token)."""
+        ...
+
+    def abort(self, key: str) -> bool:
+        """Forget an attempt and what was written for it. False if no such key runs."""
+        ...
 
 
 class RowsByIndex(Protocol):
@@ -48,65 +88,88 @@ class Asking:
     stop_tokens: frozenset[int]
 
 
-class Attempts:
-    """Makes requests of orders and groups of answers. ``environment`` gives tokens and texts, ``reward`` the scores."""
+class SingleTurnAttempts:
+    """Fills ``Attempts``: a group is one request. ``environment`` gives tokens and texts, ``reward`` the scores."""
 
-    def __init__(self, asking: Asking, rows: RowsByIndex, environment: SingleTurn, reward: RewardChild) -> None:
+    def __init__(
+        self, engine: Engine, asking: Asking, rows: RowsByIndex, environment: SingleTurn, reward: RewardChild
+    ) -> None:
+        self._engine = engine
+        self._orders: dict[str, Order] = {}
         self._asking = asking
         self._rows = rows
         self._environment = environment
         self._reward = reward
 
-    def request(self, order: Order) -> Request:
-        """What the engine is asked for this order. Raises ``AttemptFailed`` when its row cannot be asked."""
-        asking = self._asking
+    def begin(self, order: Order) -> None:
+        """Ask the engine. Raises ``AttemptFailed`` when the order's row cannot be asked."""
         try:
-            tokens = self._environment.prompt_tokens(self._rows.row(order.row))
-            return Request(
-                key=key_of(order),
-                prompt_tokens=tuple(tokens),
-                seeds=group_seeds(
-                    run_seed=asking.run_seed,
-                    ordinal=order.prompt,
-                    rollouts=asking.rollouts,
-                    data_failures=order.data_failures,
-                ),
-                max_tokens=asking.max_tokens,
-                temperature=asking.temperature,
-                stop_tokens=asking.stop_tokens,
-            )
+            self._engine.submit(self._request(order))
         except (DataError, EngineError) as error:
             raise AttemptFailed(FailureKind.DATA, f"row {order.row}: {error}") from error
+        self._orders[key_of(order)] = order
 
-    def group(self, order: Order, finished: Finished) -> tuple[GroupRollouts, bool]:
-        """The scored group, and whether the user's filter rule refuses it.
+    def step(self) -> Iterator[Made | Unmade]:
+        """One step of the engine."""
+        return map(self._ended, self._engine.step())
 
-        Raises ``AttemptFailed`` when an answer has no finite score, or the group no judgement, in time.
-        """
+    def running(self) -> Mapping[str, int | None]:
+        """As the engine says."""
+        return self._engine.running()
+
+    def abort(self, key: str) -> bool:
+        """Forget an attempt."""
+        self._orders.pop(key, None)
+        return self._engine.abort(key)
+
+    def _request(self, order: Order) -> Request:
+        asking = self._asking
+        return Request(
+            key=key_of(order),
+            prompt_tokens=tuple(self._environment.prompt_tokens(self._rows.row(order.row))),
+            seeds=group_seeds(
+                run_seed=asking.run_seed,
+                ordinal=order.prompt,
+                rollouts=asking.rollouts,
+                data_failures=order.data_failures,
+            ),
+            max_tokens=asking.max_tokens,
+            temperature=asking.temperature,
+            stop_tokens=asking.stop_tokens,
+        )
+
+    def _ended(self, finished: Finished) -> Made | Unmade:
+        key = finished.request.key
+        order = self._orders.pop(key)
+        try:
+            group, refused = self._group(order, finished)
+        except RewardFailure as error:
+            return Unmade(key=key, kind=error.kind, error=str(error))
+        except CorruptRollouts as error:
+            return Unmade(key=key, kind=FailureKind.DATA, error=f"row {order.row}: {error}")
+        return Made(key=key, group=group, refused=refused)
+
+    def _group(self, order: Order, finished: Finished) -> tuple[GroupRollouts, bool]:
+        """The scored group, and whether the user's filter rule refuses it."""
         row = self._rows.row(order.row)
         samples = [self._environment.sample(order.row, row, answer.tokens) for answer in finished.answers]
-        try:
-            rewards = self._reward.score(samples)
-            rollouts = tuple(
-                Rollout(
-                    rows=(
-                        answer_row(
-                            prompt=finished.request.prompt_tokens,
-                            answer=answer.tokens,
-                            logprobs=answer.logprobs,
-                            versions=answer.versions,
-                        ),
+        rewards = self._reward.score(samples)
+        rollouts = tuple(
+            Rollout(
+                rows=(
+                    answer_row(
+                        prompt=finished.request.prompt_tokens,
+                        answer=answer.tokens,
+                        logprobs=answer.logprobs,
+                        versions=answer.versions,
                     ),
-                    reward=reward,
-                )
-                for answer, reward in zip(finished.answers, rewards, strict=True)
+                ),
+                reward=reward,
             )
-            group = GroupRollouts(prompt=order.prompt, attempt=order.attempt, rollouts=rollouts)
-            return group, self._reward.refuses(samples, rewards)
-        except RewardFailure as error:
-            raise AttemptFailed(error.kind, str(error)) from error
-        except CorruptRollouts as error:
-            raise AttemptFailed(FailureKind.DATA, f"row {order.row}: {error}") from error
+            for answer, reward in zip(finished.answers, rewards, strict=True)
+        )
+        group = GroupRollouts(prompt=order.prompt, attempt=order.attempt, rollouts=rollouts)
+        return group, self._reward.refuses(samples, rewards)
 
 
 def key_of(order: Order) -> str:

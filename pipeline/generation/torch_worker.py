@@ -9,7 +9,8 @@ from rollog.pipeline.config import Plan
 from rollog.pipeline.environments.reward_child import RewardChild
 from rollog.pipeline.environments.single_turn import SingleTurn, Tokenizer
 from rollog.pipeline.errors import ModelError
-from rollog.pipeline.generation.attempts import Asking, Attempts, stop_tokens
+from rollog.pipeline.generation.attempts import Asking, Attempts, SingleTurnAttempts, stop_tokens
+from rollog.pipeline.generation.engine import Engine
 from rollog.pipeline.generation.torch_engine import TorchEngine
 from rollog.pipeline.loader import Loader
 
@@ -19,8 +20,8 @@ def make_engine(plan: Plan) -> TorchEngine:
     return TorchEngine.from_folder(Path(plan.model.path), dtype=plan.model.dtype)
 
 
-def make_attempts(plan: Plan, reward: RewardChild) -> Attempts:
-    """The run's data, its tokenizer, and how it asks."""
+def make_attempts(plan: Plan, engine: Engine, reward: RewardChild) -> Attempts:
+    """The run's data, its tokenizer, and how it asks the engine."""
     folder = Path(plan.model.path)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
@@ -35,4 +36,4 @@ def make_attempts(plan: Plan, reward: RewardChild) -> Attempts:
     )
     rows = Loader.open(plan.data, seed=plan.seed, prompts_per_step=plan.grpo.prompts_per_step)
     environment = SingleTurn(cast(Tokenizer, tokenizer), plan.model.chat_template, plan.model.system_prompt)
-    return Attempts(asking, rows, environment, reward)
+    return SingleTurnAttempts(engine, asking, rows, environment, reward)

@@ -3,7 +3,7 @@
     control --> new weights, the end          take --> an order, its lease
                    |                                     |
                    v                                     v
-                 load  ------------------------->  engine.step()  --> reward --> blob --> result
+              engine.load  -------------------->  attempts.step()  --> blob --> result
 
 Rule 1: one loop, one thread (and a heartbeat). Weights are loaded and orders taken between two steps of the engine.
 Rule 2: an order is begun only with weights at least as new as it names; pinned: with exactly those.
@@ -14,7 +14,7 @@ Rule 5: only a failed attempt becomes a message; anything else ends the process,
 
 import argparse
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol, Self
@@ -39,8 +39,8 @@ from rollog.pipeline.config import Plan
 from rollog.pipeline.environments.filters import rule_of
 from rollog.pipeline.environments.reward_child import RewardChild
 from rollog.pipeline.errors import PipelineError
-from rollog.pipeline.generation.attempts import AttemptFailed, Attempts, key_of
-from rollog.pipeline.generation.engine import Engine, EngineError, Finished
+from rollog.pipeline.generation.attempts import AttemptFailed, Attempts, Made, Unmade, key_of
+from rollog.pipeline.generation.engine import Engine
 from rollog.pipeline.heartbeat import Heartbeat
 from rollog.pipeline.machine import describe
 from rollog.pipeline.rollout_codec import encode
@@ -118,7 +118,7 @@ class Generator:
             while self.ending is None and (taken := self._take(control.epoch)):
                 for order in taken:
                     self._begin(order)
-            self._hand_in(self.engine.step())
+            self._hand_in(self.attempts.step())
         self.desk.report(WorkerLeft(worker=self.name, role=Role.GENERATOR, reason=self.ending))
         return self.ending
 
@@ -138,16 +138,16 @@ class Generator:
         for key, attempt in self.heartbeat.lost():
             order = next((o for o in self.orders.values() if (f"p:{o.prompt}", o.attempt) == (key, attempt)), None)
             if order is not None:
-                self.engine.abort(key_of(order))
+                self.attempts.abort(key_of(order))
                 self._let_go(order)
 
     def _cancel_useless(self) -> None:
         """End what was born of weights too old for every step to come. What has not begun yet will be young enough."""
         oldest = self.published[max(self.published)].oldest_useful if self.published else 0
-        for key, born in list(self.engine.running().items()):
+        for key, born in list(self.attempts.running().items()):
             if born is not None and born < oldest:
                 order = self.orders[key]
-                self.engine.abort(key)
+                self.attempts.abort(key)
                 cancelled = GroupCancelled(
                     prompt=order.prompt, attempt=order.attempt, cause=order.cause, born=born, worker=self.name
                 )
@@ -195,19 +195,17 @@ class Generator:
 
     def _begin(self, order: Order) -> None:
         try:
-            self.engine.submit(self.attempts.request(order))
+            self.attempts.begin(order)
         except AttemptFailed as failed:
             self._fail(order, failed.kind, str(failed))
-        except EngineError as error:
-            self._fail(order, FailureKind.DATA, f"row {order.row}: {error}")
 
-    def _hand_in(self, groups: Sequence[Finished]) -> None:
+    def _hand_in(self, attempts: Iterable[Made | Unmade]) -> None:
         """Report what is finished, together: each report alone would wait for the server's disk."""
         made: list[tuple[Order, GroupDone | GroupFailed]] = []
         began = self.clock()
-        for finished in groups:
-            order = self.orders[finished.request.key]
-            made.append((order, self._result(order, finished)))
+        for ended in attempts:
+            order = self.orders[ended.key]
+            made.append((order, self._result(order, ended)))
             if self.clock() - began > REPORT_AFTER_S:
                 self._report(made)
                 made, began = [], self.clock()
@@ -218,13 +216,13 @@ class Generator:
             self.desk.report_all([(result, f"p:{order.prompt}") for order, result in made])
             self._let_go(*(order for order, _ in made))
 
-    def _result(self, order: Order, finished: Finished) -> GroupDone | GroupFailed:
+    def _result(self, order: Order, ended: Made | Unmade) -> GroupDone | GroupFailed:
         """What has become of this order; its blob is durable."""
+        if isinstance(ended, Unmade):
+            return self._failed(order, ended.kind, ended.error)
+        group = ended.group
         try:
-            group, refused = self.attempts.group(order, finished)
             blob = self.blobs.put(encode(group))
-        except AttemptFailed as failed:
-            return self._failed(order, failed.kind, str(failed))
         except BlobError as error:
             return self._failed(order, FailureKind.INFRA, str(error))
         return GroupDone(
@@ -240,7 +238,7 @@ class Generator:
             reward_mean=group.reward_mean,
             reward_std=group.reward_std,
             worker=self.name,
-            refused=refused,
+            refused=ended.refused,
         )
 
     def _fail(self, order: Order, kind: FailureKind, error: str) -> None:
@@ -285,12 +283,13 @@ def main() -> None:
 
         if plan.determinism == "pinned":
             deterministic(threads=torch.get_num_threads())
+        engine = make_engine(plan)
         generator = Generator(
             name=arguments.name,
             desk=PatientDesk(folder.desk(plan), heartbeat),
             heartbeat=heartbeat,
-            engine=make_engine(plan),
-            attempts=make_attempts(plan, reward),
+            engine=engine,
+            attempts=make_attempts(plan, engine, reward),
             blobs=Blobs(folder.blobs),
             weights=folder.weights,
             terms=GeneratorTerms.of(plan),

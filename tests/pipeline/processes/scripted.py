@@ -22,11 +22,11 @@ from typing import Any
 from rollog.events.blobs import Blobs
 from rollog.pipeline import checkpoints, runner, verbs
 from rollog.pipeline.checkpoints import Manifest, Ordered
-from rollog.pipeline.config import load_plan
+from rollog.pipeline.config import Plan, load_plan
 from rollog.pipeline.environments.reward_child import RewardChild
 from rollog.pipeline.environments.single_turn import SingleTurn
 from rollog.pipeline.foreground import foreground
-from rollog.pipeline.generation.attempts import Asking, Attempts
+from rollog.pipeline.generation.attempts import Asking, SingleTurnAttempts
 from rollog.pipeline.generation.engine import Answer, AnswerEnd, Finished, Request
 from rollog.pipeline.generation.worker import Generator, GeneratorTerms
 from rollog.pipeline.heartbeat import Heartbeat
@@ -38,6 +38,7 @@ from rollog.pipeline.run_folder import RunFolder
 from rollog.pipeline.training import worker
 from rollog.pipeline.training.rank import PublishedFile, StepFacts
 from rollog.pipeline.worker_desk import PatientDesk
+from witness import FOLDER, WitnessedDesk, WitnessedLog
 
 PACE_S = float(os.environ.get("PACE_S", "0.002"))
 """One step of the engine."""
@@ -151,6 +152,11 @@ class ScriptedRank:
         return checkpoints.write(self.folder.checkpoints, ordered, fill)
 
 
+def desk_of(folder: RunFolder, plan: Plan, name: str) -> Any:
+    desk = folder.desk(plan)
+    return desk if FOLDER is None else WitnessedDesk(desk, name)
+
+
 def generator(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser()
     for name, kind in (("--run", Path), ("--name", str), ("--incarnation", int)):
@@ -170,13 +176,14 @@ def generator(arguments: Sequence[str]) -> None:
             stop_tokens=frozenset(),
         )
         rows = Loader.open(plan.data, seed=plan.seed, prompts_per_step=plan.grpo.prompts_per_step)
+        engine = ScriptedEngine()
         print(
             Generator(
                 name=found.name,
-                desk=PatientDesk(folder.desk(plan), heartbeat),
+                desk=PatientDesk(desk_of(folder, plan, found.name), heartbeat),
                 heartbeat=heartbeat,
-                engine=ScriptedEngine(),
-                attempts=Attempts(asking, rows, SingleTurn(Digits(), chat_template=False), reward),
+                engine=engine,
+                attempts=SingleTurnAttempts(engine, asking, rows, SingleTurn(Digits(), chat_template=False), reward),
                 blobs=Blobs(folder.blobs),
                 weights=folder.weights,
                 terms=GeneratorTerms.of(plan),
@@ -197,7 +204,7 @@ def trainer(arguments: Sequence[str]) -> None:
         print(
             worker.TrainerRank(
                 name=worker.NAME,
-                desk=PatientDesk(folder.desk(plan), heartbeat),
+                desk=PatientDesk(desk_of(folder, plan, worker.NAME), heartbeat),
                 heartbeat=heartbeat,
                 rank=rank,
                 blobs=Blobs(folder.blobs),
@@ -223,6 +230,8 @@ def controller(arguments: Sequence[str]) -> None:
         folder = RunFolder.create(plan)
         ready = runner.Ready(folder=folder, plan=plan, loader=loader, policy=policy)
         server = LogServer(folder, plan)
+    if FOLDER is not None:
+        server.log = WitnessedLog(server.log)
     me = (sys.executable, str(Path(__file__).resolve()))
     crew = Crew(
         num_generators=ready.plan.generation.workers,
