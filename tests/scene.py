@@ -23,7 +23,8 @@ from rollog.replay.projector import fold_all
 from rollog.replay.state import State
 
 ROLLOG = (sys.executable, "-c", "from rollog.pipeline.cli import main; main()")
-SCRIPT = Path(__file__).parent / "pipeline" / "processes" / "scripted.py"
+TESTS = Path(__file__).parent
+SCRIPT = TESTS / "pipeline" / "processes" / "scripted.py"
 WITHIN_S = 60.0
 
 
@@ -52,6 +53,8 @@ class Scene:
     """The real engine and trainer."""
     pace_s: float = 0.002
     """One step of the scripted engine; an answer takes one to four."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """What all processes are told beside this one's own variables."""
     controllers: list["subprocess.Popen[bytes]"] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -78,7 +81,8 @@ class Scene:
         """Begin the run, or go on with it."""
         (self.folder / "run.yaml").write_text(json.dumps(self.settings))
         with (self.folder / "output").open("ab") as output:
-            environment = {**os.environ, "PACE_S": str(self.pace_s)}
+            shared = os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))
+            environment = {**os.environ, **self.environment, "PACE_S": str(self.pace_s), "PYTHONPATH": shared}
             command = [sys.executable, str(SCRIPT), "controller", "run.yaml", *self.overrides]
             if self.torch:
                 verb = ("resume", "demo") if self.run.exists() else ("train", "run.yaml")

@@ -5,18 +5,16 @@ import os
 import select
 import shutil
 import signal
-import socket
 import tempfile
-import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
+from proxy import Proxy
 from rollog.events.codec import seal
 from rollog.events.connection import Address
 from rollog.events.file_log import GrowingLog
@@ -207,105 +205,6 @@ def log_of() -> Iterator[Callable[..., RedisLog]]:
     yield connect
     for log in made:
         log.close()
-
-
-QUIET_S = 0.05
-
-
-@dataclass
-class Proxy:
-    """Stands between clients and a server's socket.
-
-    ``faults``: one is used up by each request that is not an AUTH:
-        ``lost``        the request does not reach the server, the connection ends
-        ``unanswered``  the server gets the request, the client no answer
-        ``cut``         the server gets the first half of the bytes
-        ``half``        the client gets the first half of the answer's bytes
-        ``late``        the connection ends; the server gets the request only at ``release()``
-    """
-
-    target: Path
-    path: Path
-    faults: deque[str] = field(default_factory=deque)
-    kept: list[tuple[socket.socket, bytes]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(self.path))
-        self._listener.listen()
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def address(self, of: Address) -> Address:
-        """The same user, through the proxy."""
-        return Address(socket=self.path, user=of.user, password=of.password, timeout_s=1.0)
-
-    def release(self) -> None:
-        """Deliver what came late, and wait for the server's answers."""
-        while self.kept:
-            upstream, request = self.kept.pop()
-            upstream.sendall(request)
-            drained(upstream)
-            upstream.close()
-
-    def close(self) -> None:
-        self._listener.close()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                threading.Thread(target=self._carry, args=(client,), daemon=True).start()
-
-    def _carry(self, client: socket.socket) -> None:
-        upstream = socket.socket(socket.AF_UNIX)
-        upstream.connect(str(self.target))
-        keep = False
-        with suppress(OSError):
-            while True:
-                ready, _, _ = select.select([client, upstream], [], [])
-                if upstream in ready:
-                    data = upstream.recv(1 << 16)
-                    if not data:
-                        break
-                    client.sendall(data)
-                    continue
-                request = client.recv(1 << 16)
-                if not request:
-                    break
-                fault = self.faults.popleft() if self.faults and b"AUTH" not in request[:40] else None
-                if fault is None:
-                    upstream.sendall(request)
-                    continue
-                request += drained(client)
-                match fault:
-                    case "unanswered":
-                        upstream.sendall(request)
-                        drained(upstream)
-                    case "cut":
-                        upstream.sendall(request[: len(request) // 2])
-                        drained(upstream)
-                    case "half":
-                        upstream.sendall(request)
-                        answer = drained(upstream)
-                        client.sendall(answer[: len(answer) // 2])
-                    case "late":
-                        self.kept.append((upstream, request))
-                        keep = True
-                break
-        client.close()
-        if not keep:
-            upstream.close()
-
-
-def drained(from_: socket.socket) -> bytes:
-    """All bytes until it is quiet."""
-    found = b""
-    while select.select([from_], [], [], QUIET_S)[0]:
-        data = from_.recv(1 << 16)
-        if not data:
-            break
-        found += data
-    return found
 
 
 @pytest.fixture
