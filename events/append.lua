@@ -3,9 +3,10 @@
 -- KEYS  1 log  2 meta  3 work  4 orders  5 train  6 control  7 results  8 leases
 -- ARGV  1 epoch  2 nonce  3 offset  4 previous digest  5 digest  6 header  7 payload
 --       then the outbox, which outbox.py packs:
---       lowest result id to keep ('' keeps all), whether control is cut first (0 or 1),
+--       lowest result id to keep ('' keeps all), lowest step whose train messages are kept ('' keeps all),
+--       whether control is cut first (0 or 1),
 --       number of ended ordinals, those; number of orders, (ordinal, attempt, weights, body) each;
---       number of train messages, bodies; number of notices, bodies
+--       number of train messages, (body, step) each; number of notices, bodies
 --
 -- A script that fails half way keeps what it wrote: every check comes before the first write, and the first write is
 -- the log's XADD, which a full memory refuses.
@@ -35,7 +36,7 @@ redis.call('HSET', KEYS[2], 'offset', ARGV[3], 'digest', ARGV[5])
 local at = 8
 local function take() at = at + 1; return ARGV[at - 1] end
 
-local keep, cut = take(), take()
+local keep, train_from, cut = take(), take(), take()
 if keep ~= '' then redis.call('XTRIM', KEYS[7], 'MINID', keep) end
 for _ = 1, tonumber(take()) do
   local prompt = take()
@@ -52,7 +53,18 @@ for i = 1, orders do
   local lease = redis.call('HGET', KEYS[8], 'p:' .. prompt)
   if lease and string.match(lease, '^[^|]*') ~= attempt then redis.call('HDEL', KEYS[8], 'p:' .. prompt) end
 end
-for _ = 1, tonumber(take()) do redis.call('XADD', KEYS[5], '*', 'm', take()) end
+if train_from ~= '' then
+  local after, kept, found = '-', '', redis.call('XRANGE', KEYS[5], '-', '+', 'COUNT', 64)
+  while #found > 0 and kept == '' do
+    for _, message in ipairs(found) do
+      after = '(' .. message[1]
+      if tonumber(message[2][4]) >= tonumber(train_from) then kept = message[1] break end
+    end
+    found = redis.call('XRANGE', KEYS[5], after, '+', 'COUNT', 64)
+  end
+  if kept ~= '' then redis.call('XTRIM', KEYS[5], 'MINID', kept) else redis.call('XTRIM', KEYS[5], 'MAXLEN', 0) end
+end
+for _ = 1, tonumber(take()) do redis.call('XADD', KEYS[5], '*', 'm', take(), 'step', take()) end
 if cut == '1' then redis.call('XTRIM', KEYS[6], 'MAXLEN', 0) end
 for _ = 1, tonumber(take()) do redis.call('XADD', KEYS[6], '*', 'm', take()) end
 return {'OK'}

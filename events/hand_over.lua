@@ -35,6 +35,6 @@ for i = 1, #leases, 2 do
   local key, number = leases[i], string.match(leases[i + 1], '^[^|]*')
   if string.sub(key, 1, 2) == 'p:' and attempts[key] ~= number then redis.call('HDEL', KEYS[2], key) end
 end
-for _ = 1, tonumber(take()) do redis.call('XADD', KEYS[5], '*', 'm', take()) end
+for _ = 1, tonumber(take()) do redis.call('XADD', KEYS[5], '*', 'm', take(), 'step', take()) end
 for _ = 1, tonumber(take()) do redis.call('XADD', KEYS[6], '*', 'm', take()) end
 return {'OK'}

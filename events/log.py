@@ -56,7 +56,8 @@ class Head:
 class Outbox:
     """What one entry tells the workers. ``ended``: ordinals whose order and lease go.
 
-    ``results_read``: the results up to this id are answered and can be trimmed.
+    ``results_read``: the results up to this id are answered and can be trimmed. ``train_from``: train messages of steps
+    below can be trimmed; no trainer begins before it any more.
     """
 
     orders: tuple[Order, ...] = ()
@@ -64,6 +65,7 @@ class Outbox:
     train: tuple[TrainMessage, ...] = ()
     control: tuple[Notice, ...] = ()
     results_read: str | None = None
+    train_from: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from rollog.events.errors import Conflict, Fenced, LostTail, MissingEntry
 from rollog.events.leases import claim_of
 from rollog.events.log import GENESIS, Delivery, Entry, Head, Lease, Leases, Outbox, Pen, Reader
 from rollog.events.messages import Notice, Order, Result, TrainMessage
-from rollog.events.outbox import ControlBook
+from rollog.events.outbox import ControlBook, step_of
 from rollog.events.stream_ids import stream_id_key
 
 M = TypeVar("M")
@@ -231,6 +231,9 @@ class MemoryLog:
             lease = server.leases.get(f"p:{order.prompt}")
             if lease is not None and lease.number != order.attempt:
                 del server.leases[f"p:{order.prompt}"]
+        if outbox.train_from is not None:
+            while server.train and step_of(server.train[0][1]) < outbox.train_from:
+                del server.train[0]
         for message in outbox.train:
             pack_message(message)
             server.train.append((server.next_id(), message))

@@ -4,7 +4,9 @@ Rule 1: an outbox with orders rings the doorbell: the log adds one ``Doorbell`` 
 Rule 2: control is cut at every Publish, so it stays short however long the run. What was cut and still holds is said
         again in the same script, before the new notice: the last ``NewGeneration``, and the last ``KEPT_WEIGHTS``
         published files (``pinned`` loads older ones). So a notice can come twice, and a reader must not mind.
-Rule 3: the arguments are packed once; a resend carries the same bytes.
+Rule 3: train is cut from its front, up to the first message of a step that may be trained again. So what an older
+        trainer generation was told may stay a while behind it, and a reader skips that.
+Rule 4: the arguments are packed once; a resend carries the same bytes.
 """
 
 from collections.abc import Sequence
@@ -13,7 +15,7 @@ from typing import Final
 from rollog.events.codec import pack_message
 from rollog.events.connection import Argument
 from rollog.events.log import Outbox
-from rollog.events.messages import Doorbell, NewGeneration, NewWeights, Notice
+from rollog.events.messages import Chunk, Doorbell, NewGeneration, NewWeights, Notice, TrainMessage
 from rollog.events.stream_ids import id_after
 
 KEPT_WEIGHTS: Final = 64
@@ -49,11 +51,17 @@ class ControlBook:
         return [*again, *said], cut
 
 
+def step_of(message: TrainMessage) -> int:
+    """The step that a train message belongs to; a checkpoint is ordered before the step of its version."""
+    return message.step if isinstance(message, Chunk) else message.version
+
+
 def append_arguments(outbox: Outbox, book: ControlBook) -> list[Argument]:
     """The outbox as ``append.lua`` reads it."""
     notices, cut = book.notices(outbox)
     keep = "" if outbox.results_read is None else id_after(outbox.results_read)
-    return [keep, int(cut), *_lists(outbox, notices)]
+    train_from = "" if outbox.train_from is None else outbox.train_from
+    return [keep, train_from, int(cut), *_lists(outbox, notices)]
 
 
 def hand_over_arguments(outbox: Outbox, book: ControlBook) -> list[Argument]:
@@ -66,6 +74,8 @@ def _lists(outbox: Outbox, notices: Sequence[Notice]) -> list[Argument]:
     arguments: list[Argument] = [len(outbox.ended), *outbox.ended, len(outbox.orders)]
     for order in outbox.orders:
         arguments += [order.prompt, order.attempt, order.weights, pack_message(order)]
-    arguments += [len(outbox.train), *map(pack_message, outbox.train)]
+    arguments.append(len(outbox.train))
+    for message in outbox.train:
+        arguments += [pack_message(message), step_of(message)]
     arguments += [len(notices), *map(pack_message, notices)]
     return arguments

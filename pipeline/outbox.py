@@ -19,6 +19,7 @@ from rollog.events.messages import (
 )
 from rollog.events.vocabulary import (
     Cancel,
+    Checkpoint,
     Commit,
     Dispatch,
     Drop,
@@ -43,6 +44,7 @@ def of_entry(state: State, entry: Entry, oldest_useful: OldestUseful) -> Outbox:
     ended: list[int] = []
     train: list[TrainMessage] = []
     control: list[Notice] = []
+    train_from: int | None = None
     for event in entry.events:
         match event:
             case Dispatch(prompt=prompt):
@@ -55,6 +57,8 @@ def of_entry(state: State, entry: Entry, oldest_useful: OldestUseful) -> Outbox:
                 train.append(_chunk(state, step, chunk))
             case Save(version=version, reason=reason):
                 train.append(SaveOrder(generation=state.generation, version=version, reason=reason, cause=entry.cause))
+            case Checkpoint():
+                train_from = state.oldest_kept_step()
             case Resume(version=version):
                 train.extend(_recorded(state, version, version + 1))
                 control.append(NewGeneration(generation=state.generation))
@@ -66,7 +70,12 @@ def of_entry(state: State, entry: Entry, oldest_useful: OldestUseful) -> Outbox:
             case _:
                 pass
     return Outbox(
-        orders=tuple(orders), ended=tuple(ended), train=tuple(train), control=tuple(control), results_read=entry.input
+        orders=tuple(orders),
+        ended=tuple(ended),
+        train=tuple(train),
+        control=tuple(control),
+        results_read=entry.input,
+        train_from=train_from,
     )
 
 

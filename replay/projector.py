@@ -327,7 +327,7 @@ def _train(state: State, event: Train) -> None:
 
 def _forget_old_steps(state: State) -> None:
     """Keep selections and Saves back to the *oldest* kept checkpoint: the newest may turn out broken."""
-    oldest = min(state.oldest_kept_checkpoint(), state.standing)
+    oldest = state.oldest_kept_step()
     for number in [number for number in state.steps if number < oldest]:
         del state.steps[number]
     for version in [version for version in state.saves if version < oldest]:

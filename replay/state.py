@@ -306,6 +306,10 @@ class State:
         """Version of the oldest checkpoint that is kept; 0 while there is none."""
         return min(self.checkpoints, default=0)
 
+    def oldest_kept_step(self) -> int:
+        """The first step whose selections are kept: the trainer may begin with it again, or is on its way past it."""
+        return min(self.oldest_kept_checkpoint(), self.standing)
+
     def newest_checkpoint(self) -> int | None:
         """Version of the newest durable checkpoint."""
         return max(self.checkpoints, default=None)

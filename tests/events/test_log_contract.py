@@ -16,9 +16,11 @@ from rollog.events.messages import (
     NewGeneration,
     NewWeights,
     Order,
+    SaveOrder,
     WorkerJoined,
 )
-from rollog.events.vocabulary import Note, Role
+from rollog.events.outbox import step_of
+from rollog.events.vocabulary import Note, Role, SaveReason
 
 BLOB = "ab" * 32
 
@@ -348,6 +350,34 @@ def test_hand_over_replaces_everything_derived(store: Any, writer: Any) -> None:
     assert desk.take("w", 2, 0) is None
     later = newer.dispatch(5)
     assert desk.take("w", 2, 0) == later
+
+
+def test_train_is_cut_from_its_front_up_to_the_first_step_that_may_be_trained_again(store: Any, writer: Any) -> None:
+    pen, desk = writer(store.log()), store.desk()
+    cause = pen.dispatch(1).cause
+
+    def told() -> list[int]:
+        return [step_of(message) for _, message in desk.train(1, None, 0)]
+
+    def chunk(step: int, generation: int = 1) -> Chunk:
+        return Chunk(
+            generation=generation, step=step, chunk=0, last=True, prompts=(4,), blobs=(BLOB,), rollouts=(8,), rows=(8,),
+            tokens=(9,), cause=cause,
+        )  # fmt: skip
+
+    pen.say(outbox=Outbox(train=(chunk(5), chunk(6), chunk(7))))
+    pen.say(outbox=Outbox(train=(chunk(6, 2), chunk(7, 2), chunk(8, 2))))
+    save = SaveOrder(generation=2, version=9, reason=SaveReason.PERIODIC, cause=cause)
+    pen.say(outbox=Outbox(train=(save,), train_from=7))
+    assert told() == [7, 6, 7, 8, 9], "the 6 of the second generation stands behind a 7"
+    pen.say(outbox=Outbox(train=tuple(map(chunk, range(10, 150)))))
+    pen.say(outbox=Outbox(train_from=9))
+    assert told() == list(range(9, 150))
+    pen.say(outbox=Outbox(train_from=3))
+    pen.say(outbox=Outbox(train_from=149))
+    assert told() == [149]
+    pen.say(outbox=Outbox(train_from=200, train=(chunk(200),)))
+    assert told() == [200]
 
 
 def test_a_server_without_a_limit_is_under_no_pressure(store: Any, writer: Any) -> None:

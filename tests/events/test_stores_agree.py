@@ -102,7 +102,8 @@ class Actor:
             orders.pop(prompt, None)
             orders[prompt] = order
             made.append(order)
-        train = [SaveOrder(generation=1, version=1, reason=SaveReason.STOP, cause=entry.cause)] * self.rng.randint(0, 1)
+        version = entry.offset // 4 + self.rng.randint(0, 3)
+        train = [SaveOrder(generation=1, version=version, reason=SaveReason.STOP, cause=entry.cause)]
         control: list[Notice] = [
             NewWeights(version=self.rng.randint(0, 5), file="f", digest=BLOB),
             NewGeneration(generation=entry.offset),
@@ -113,9 +114,10 @@ class Actor:
         return Outbox(
             orders=tuple(made),
             ended=tuple(ended),
-            train=tuple(train),
+            train=tuple(train * self.rng.randint(0, 1)),
             control=tuple(self.rng.sample(control, self.rng.randint(0, 2))),
             results_read=read,
+            train_from=entry.offset // 4 if self.rng.random() < 0.2 else None,
         )
 
     def take(self) -> Order | None:

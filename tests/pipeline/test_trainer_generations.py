@@ -6,6 +6,7 @@ v, and the place of every ordinal, stay as they are; a step trained again moves 
 import pytest
 
 from rollog.events.messages import Chunk, SaveOrder
+from rollog.events.outbox import step_of
 from rollog.events.vocabulary import Dispatch, Finish, Publish, Resume, Save, Select, Train
 from rollog.pipeline.decisions import decide
 from rollog.pipeline.errors import RunFailed
@@ -224,6 +225,23 @@ def test_blobs_and_selections_are_known_back_to_the_oldest_kept_checkpoint() -> 
     assert min(step for step in stage.state.steps if stage.state.step(step).closed) == 4
 
 
+def test_what_the_trainer_was_told_is_forgotten_at_each_checkpoint_below_the_oldest_one_that_is_kept() -> None:
+    stage = saving(every=2, keep=2)
+    stage.train_steps(7)
+    told = [step_of(message) for _, message in stage.server.train]
+    assert told == sorted(told)
+    assert told[0] == min(stage.state.steps) == 4
+
+    stage.kill_trainer()
+    stage.settle()
+    stage.train(1)
+    stage.train_steps(6)
+    assert next(step_of(message) for _, message in stage.server.train) == min(stage.state.checkpoints) == 10
+    calm = saving(every=2, keep=2)
+    calm.train_steps(13)
+    assert stage.state.published[13] == calm.state.published[13]
+
+
 def test_a_stop_waits_for_a_redo_and_saves_what_it_comes_back_to() -> None:
     stage = saving(every=100)
     stage.train_steps(2)
@@ -252,3 +270,21 @@ def test_a_checkpoint_of_a_superseded_generation_counts_because_its_manifest_nam
 
     assert stage.state.checkpoints[2].manifest == f"2-{order.cause.offset}-1"
     assert stage.state.checkpoints[2] in [manifest.saved for manifest in stage.disk.values()]
+
+
+def test_a_late_checkpoint_of_a_superseded_generation_cuts_nothing_that_the_new_one_has_still_to_do() -> None:
+    stage = saving(every=2, keep=1)
+    stage.finish(*stage.at(Place.IN_FLIGHT))
+    stage.train(2)
+    order = next(message for message in stage.rank.pull() if isinstance(message, SaveOrder))
+    old = stage.rank
+    stage.kill_trainer()
+    stage.settle()
+    old.alive = True
+    old.save(order.cause.offset)
+    stage.settle()
+
+    assert (stage.state.oldest_kept_checkpoint(), stage.state.standing) == (2, 0)
+    assert {step_of(message) for _, message in stage.server.train} >= {0, 1}
+    stage.train(2)
+    stage.train_steps(1)
