@@ -4,26 +4,25 @@ Rule 1: the gap is an error of the machinery only where both sides used the same
 weights the difference is drift, which training makes on purpose.
 Rule 2: it is measured on rows that the trainer's own version wrote; if a step has none, on the rows of one group that a
 single version wrote, computed again under that version's published weights. If those are gone, there is no number.
-Rule 3: measuring changes nothing: the older weights go into a copy of the model.
+Rule 3: measuring changes nothing: who computes under older weights leaves the trained ones as they were.
+Rule 4: ranks that share a step's rows measure their own and add up; what is computed again, each computes whole.
 """
 
-import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from transformers import PreTrainedModel
 
 from rollog.pipeline.rollouts import GroupRollouts, Row
 from rollog.pipeline.training.batching import TrainRow, train_rows
-from rollog.pipeline.training.logprobs import Forward, row_logprobs
-from rollog.pipeline.training.weights import load_into, published
 
 Gaps = npt.NDArray[np.float64]
+
+Again = Callable[[int, Sequence[TrainRow]], Sequence[torch.Tensor] | None]
+"""The log probabilities [T - 1] of rows under the published weights of a version; None when those are gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,15 +38,26 @@ class LogprobGap:
     largest: float
 
 
-class GapMeter:
-    """Collects the gaps of one step. `weights` is the folder of published weights, None if there is none."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GapSums:
+    """What ranks add up (`largest`: the largest of all)."""
 
-    def __init__(self, weights: Path | None) -> None:
-        self._weights = weights
+    tokens: int
+    total: float
+    largest: float
+
+
+def alone(sums: GapSums) -> GapSums:
+    """The sums over all ranks, when there is one."""
+    return sums
+
+
+class GapMeter:
+    """Collects the gaps of one step."""
+
+    def __init__(self) -> None:
         self._gaps: list[Gaps] = []
         self._older: dict[int, GroupRollouts] = {}  # of each older version the first whole group
-        self._scratch: PreTrainedModel | None = None
-        self._scratch_digest = ""
 
     def add(self, rows: Sequence[TrainRow], logprobs: Sequence[torch.Tensor], version: int) -> None:
         """Rows of the step and the trainer's log probabilities [T - 1] of each, computed by the weights `version`."""
@@ -63,35 +73,18 @@ class GapMeter:
             if group.born == group.done:
                 self._older.setdefault(group.born, group)
 
-    def close(self, model: PreTrainedModel, version: int, forward: Forward) -> LogprobGap | None:
-        """The gap of the step that `model`, at `version`, is about to close. Begins a new step."""
-        gap = _summary(version, self._gaps)
+    def close(self, version: int, again: Again, together: Callable[[GapSums], GapSums] = alone) -> LogprobGap | None:
+        """The gap of the step that the weights `version` are about to close. Begins a new step."""
+        gap = _gap(version, together(_sums(self._gaps)))
         if gap is None:
             for older in sorted(self._older, reverse=True):
-                if self._load(model, older):
-                    gap = self._computed_again(self._older[older], older, forward)
+                rows = train_rows(self._older[older])
+                if (logprobs := again(older, rows)) is not None:
+                    gaps = [_absolute(row.row, computed) for row, computed in zip(rows, logprobs, strict=True)]
+                    gap = _gap(older, _sums(gaps))
                     break
         self._gaps, self._older = [], {}
         return gap
-
-    def _load(self, model: PreTrainedModel, version: int) -> bool:
-        """Put the published weights of `version` into the copy. False if there is not exactly one such file."""
-        files = [weights for weights in published(self._weights) if weights.version == version] if self._weights else []
-        if self._weights is None or len(files) != 1:
-            return False
-        if self._scratch is None:
-            self._scratch = copy.deepcopy(model).requires_grad_(False)
-            self._scratch.zero_grad(set_to_none=True)
-        if self._scratch_digest != files[0].digest:
-            load_into(self._scratch, self._weights / files[0].file, files[0].digest)
-            self._scratch_digest = files[0].digest
-        return True
-
-    def _computed_again(self, group: GroupRollouts, version: int, forward: Forward) -> LogprobGap | None:
-        assert self._scratch is not None
-        rows = train_rows(group)
-        logprobs = row_logprobs(self._scratch, rows, forward)
-        return _summary(version, [_absolute(row.row, computed) for row, computed in zip(rows, logprobs, strict=True)])
 
 
 def _written_by(row: Row) -> int | None:
@@ -107,8 +100,12 @@ def _absolute(row: Row, logprobs: torch.Tensor) -> Gaps:
     return gaps
 
 
-def _summary(version: int, gaps: Sequence[Gaps]) -> LogprobGap | None:
-    if not gaps:
+def _sums(gaps: Sequence[Gaps]) -> GapSums:
+    every = np.concatenate([*gaps, np.zeros(0)])
+    return GapSums(tokens=every.size, total=float(every.sum()), largest=float(every.max(initial=0.0)))
+
+
+def _gap(version: int, sums: GapSums) -> LogprobGap | None:
+    if not sums.tokens:
         return None
-    every = np.concatenate(gaps)
-    return LogprobGap(version=version, tokens=every.size, mean=float(every.mean()), largest=float(every.max()))
+    return LogprobGap(version=version, tokens=sums.tokens, mean=sums.total / sums.tokens, largest=sums.largest)

@@ -6,7 +6,7 @@ computed in float32 whatever the dtype of the forward pass.
 Shapes: B rows, T tokens, V vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,15 +14,16 @@ from transformers import PreTrainedModel
 
 from rollog.pipeline.training.batching import TrainRow, collate
 
+Compute = Callable[[torch.Tensor], torch.Tensor]
+"""Tokens [B, T] to the log probabilities [B, T - 1] float32 of tokens 1 .. T - 1, each given those before it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forward:
-    """How a forward pass is made: `dtype` inside of it (autocast if not float32), `batch` rows when without
-    gradients."""
+    """How a forward pass is made: `dtype` inside of it (autocast if not float32)."""
 
     temperature: float = 1.0
     dtype: torch.dtype = torch.float32
-    batch: int = 8
 
 
 def token_logprobs(model: PreTrainedModel, tokens: torch.Tensor, forward: Forward) -> torch.Tensor:
@@ -35,12 +36,12 @@ def token_logprobs(model: PreTrainedModel, tokens: torch.Tensor, forward: Forwar
 
 
 @torch.no_grad()
-def row_logprobs(model: PreTrainedModel, rows: Sequence[TrainRow], forward: Forward) -> list[torch.Tensor]:
-    """For each row its log probabilities [T - 1], without gradients. A padding row stands for the row it copies."""
+def row_logprobs(compute: Compute, rows: Sequence[TrainRow], *, batch: int, device: torch.device) -> list[torch.Tensor]:
+    """For each row its log probabilities [T - 1], without gradients, `batch` rows at a time. A padding row stands for
+    the row it copies."""
     found: list[torch.Tensor] = []
-    for start in range(0, len(rows), forward.batch):
-        part = rows[start : start + forward.batch]
-        tokens = torch.from_numpy(collate(part).tokens).to(model.device)
-        computed = token_logprobs(model, tokens, forward)
+    for start in range(0, len(rows), batch):
+        part = rows[start : start + batch]
+        computed = compute(torch.from_numpy(collate(part).tokens).to(device))
         found += [line[: len(row.row.tokens) - 1] for line, row in zip(computed, part, strict=True)]
     return found

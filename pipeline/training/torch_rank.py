@@ -16,10 +16,11 @@ from rollog.pipeline.run_folder import RunFolder
 from rollog.pipeline.training import checkpoint_files
 from rollog.pipeline.training.batching import BatchShape
 from rollog.pipeline.training.grpo_loss import LossSettings
+from rollog.pipeline.training.grpo_trainer import TrainerSettings
 from rollog.pipeline.training.models import DTYPES, load_model
 from rollog.pipeline.training.optimizer import OptimizerSettings
 from rollog.pipeline.training.rank import PublishedFile, StepFacts
-from rollog.pipeline.training.torch_trainer import TorchTrainer, TrainerSettings
+from rollog.pipeline.training.torch_trainer import TorchTrainer
 from rollog.pipeline.training.weights import prune, publish
 
 FORMATS = {"trainer": checkpoint_files.FORMAT}

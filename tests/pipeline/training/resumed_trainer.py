@@ -8,9 +8,10 @@ from pathlib import Path
 
 from rollog.pipeline.durable import bytes_digest
 from rollog.pipeline.rollout_codec import decode
+from rollog.pipeline.training.grpo_trainer import TrainerSettings
 from rollog.pipeline.training.models import deterministic, load_model
 from rollog.pipeline.training.optimizer import OptimizerSettings
-from rollog.pipeline.training.torch_trainer import TorchTrainer, TrainerSettings
+from rollog.pipeline.training.torch_trainer import TorchTrainer
 
 SETTINGS = TrainerSettings(max_steps=20, optimizer=OptimizerSettings(lr=1e-3, warmup_steps=4, weight_decay=0.1))
 

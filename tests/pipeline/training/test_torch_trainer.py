@@ -12,10 +12,11 @@ from rollog.pipeline.generation.torch_engine import TorchEngine
 from rollog.pipeline.rollouts import GroupRollouts, Rollout, answer_row
 from rollog.pipeline.training.batching import BatchShape, blocks, micro_batches, shard
 from rollog.pipeline.training.grpo_loss import LossSettings, grpo_loss
+from rollog.pipeline.training.grpo_trainer import StepResult, TrainerSettings, TrainingError
 from rollog.pipeline.training.logprobs import Forward, token_logprobs
 from rollog.pipeline.training.models import load_model
 from rollog.pipeline.training.optimizer import OptimizerSettings, learning_rate
-from rollog.pipeline.training.torch_trainer import StepResult, TorchTrainer, TrainerSettings, TrainingError
+from rollog.pipeline.training.torch_trainer import TorchTrainer
 from rollog.pipeline.training.weights import publish
 
 GroupMaker = Callable[..., GroupRollouts]
