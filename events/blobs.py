@@ -7,14 +7,13 @@ Rule 2: a reader checks the hash and a cap. The event that names a blob comes fr
 Rule 3: putting the same bytes twice is the same as once, and makes the blob young: a sweep spares what is young.
 """
 
-import errno
 import os
 import re
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
-from rollog.events.durable import sync_folder, write_synced
+from rollog.events.durable import advice_of, sync_folder, write_synced
 from rollog.events.errors import BlobError
 
 DIGEST: Final = re.compile(r"[0-9a-f]{64}")
@@ -43,7 +42,10 @@ class Blobs:
             if not self._renewed(path):
                 self._write(path, data)
         except OSError as error:
-            raise BlobError(self._refused(error, len(data))) from error
+            raise BlobError(
+                f"a blob of {len(data)} bytes could not be written under {self.folder}: {error.strerror}; "
+                f"{advice_of(error)}"
+            ) from error
         return digest
 
     def get(self, digest: str, max_bytes: int = MAX_BLOB_BYTES) -> bytes:
@@ -82,12 +84,3 @@ class Blobs:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             sync_folder(self.folder)
         write_synced(path, data)
-
-    def _refused(self, error: OSError, size: int) -> str:
-        advice = {
-            errno.ENOSPC: "the disk is full: make room, then rollog resume; nothing that was reported is lost",
-            errno.EDQUOT: "the quota is used up: make room, then rollog resume; nothing that was reported is lost",
-            errno.EACCES: "this user may not write there: correct the folder's owner",
-            errno.EROFS: "the disk is read-only: mount it writable",
-        }.get(error.errno or 0, "see the system's log")
-        return f"a blob of {size} bytes could not be written under {self.folder}: {error.strerror}; {advice}"

@@ -15,13 +15,14 @@ from hashlib import sha1
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from rollog.events.errors import LogError, ServerRefused, ServerUnreachable
+from rollog.events.server_url import mistake, names_a_server, unreadable, why_no_tls
 
 MAX_SOCKET_PATH_BYTES: Final = 107
 SOCKET_TIMEOUT_S: Final = 5.0
@@ -38,13 +39,15 @@ T = TypeVar("T")
 class Address:
     """A server and the user to be there: ``url`` (redis://, rediss://), or the path of a unix ``socket``.
 
-    ``timeout_s``: how long one reply may take; longer than a blocking read waits.
+    ``db``: the database on a socket's server. ``timeout_s``: how long one reply may take; longer than a blocking read
+    waits.
     """
 
     url: str | None = field(default=None, repr=False)
     socket: Path | None = None
     user: str | None = None
     password: str | None = field(default=None, repr=False)
+    db: int = 0
     timeout_s: float = SOCKET_TIMEOUT_S
 
     def __str__(self) -> str:
@@ -69,16 +72,39 @@ class Address:
 
     @classmethod
     def parse(cls, text: str, user: str | None = None) -> "Address":
-        """``unix:PATH`` (with ``user``, its password file lies beside the socket), ``redis://...`` or ``rediss://...``."""
-        if text.startswith("unix:"):
-            path = Path(text.removeprefix("unix:").removeprefix("//"))
+        """``unix:PATH`` (with ``user``, its password file lies beside the socket), or a URL (see ``server_url``).
+
+        Raises ``ValueError``, which does not show the password.
+        """
+        if text.startswith("unix:") and not text.startswith("unix://"):
+            path = Path(text.removeprefix("unix:"))
             return cls.embedded(path.parent.parent, user) if user is not None else cls(socket=path)
-        if text.startswith(("redis://", "rediss://")):
-            return cls(url=text)
-        raise ValueError(f"{text!r} is not a server's address: give unix:PATH, redis://HOST:PORT or rediss://HOST:PORT")
+        if not names_a_server(text):
+            raise ValueError("this names no server: give unix:PATH, redis://HOST:PORT or rediss://HOST:PORT")
+        if (wrong := mistake(text)) is not None:
+            raise ValueError(wrong)
+        if text.startswith("unix://"):
+            return cls._at_socket(text)
+        return cls(url=text)
+
+    @classmethod
+    def _at_socket(cls, url: str) -> "Address":
+        parts = urlsplit(url)
+        options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+        return cls(
+            socket=Path(unquote(parts.path)),
+            user=unquote(parts.username or "") or options.get("username"),
+            password=unquote(parts.password or "") or options.get("password"),
+            db=int(options.get("db", "0")),
+        )
 
     def connect(self) -> "Connection":
-        """One connection of its own; it is made by the first command."""
+        """One connection of its own; it is made by the first command.
+
+        Raises ``ServerRefused`` when a file that the URL names cannot be read.
+        """
+        if self.url is not None and (missing := unreadable(self.url)) is not None:
+            raise ServerRefused(f"{self}: {missing}")
         options: dict[str, Any] = {
             "retry": Retry(NoBackoff(), 0),
             "socket_timeout": self.timeout_s,
@@ -87,34 +113,31 @@ class Address:
             "driver_info": None,
         }
         pool: Any = redis.ConnectionPool  # the pool only makes the connection, it never holds it
-        folder = None
+        folder, remedy = None, "start the server, or correct the address"
         if self.socket is None:
             pool = pool.from_url(self.url or "", **options)
         else:
             path, folder = reachable(self.socket)
+            remedy = f"start the server; {self.socket.with_name('server.log')} may say why it ended"
             kind = redis.UnixDomainSocketConnection
-            pool = pool(connection_class=kind, path=path, username=self.user, password=self.password, **options)
-        return Connection(pool.make_connection(), folder, str(self))
-
-
-def names_a_server(url: str) -> bool:
-    """Whether a URL says where a server is: ``redis://`` and ``rediss://`` need a host, ``unix://`` a path."""
-    try:
-        parts = urlsplit(url)
-        where = parts.path if parts.scheme == "unix" else parts.hostname
-        return parts.scheme in ("redis", "rediss", "unix") and bool(where) and parts.port != 0
-    except ValueError:  # a port that is no number
-        return False
+            pool = pool(
+                connection_class=kind, path=path, username=self.user, password=self.password, db=self.db, **options
+            )
+        return Connection(pool.make_connection(), folder, str(self), remedy)
 
 
 class Connection:
     """One connection that sends each command once. It connects again at the next command after a failure."""
 
-    def __init__(self, wire: Any, folder: int | None, where: str) -> None:
-        """``wire``: redis-py's connection. ``folder``: an open folder that its path needs. ``where``: for errors."""
+    def __init__(self, wire: Any, folder: int | None, where: str, remedy: str) -> None:
+        """``wire``: redis-py's connection. ``folder``: an open folder that its path needs.
+
+        ``where`` and ``remedy``: for the error when it does not answer.
+        """
         self._wire = wire
         self._folder = folder
         self._where = where
+        self._remedy = remedy
 
     def call(self, *command: Argument) -> Any:
         """The server's reply. Raises ``ServerUnreachable`` (whether it was applied is unknown), ``ServerSaid``."""
@@ -142,9 +165,7 @@ class Connection:
             ) from error
         except (redis.exceptions.RedisError, OSError) as error:
             self._wire.disconnect()
-            raise ServerUnreachable(
-                f"{self._where} does not answer ({error}): start the server, or correct the address"
-            ) from error
+            raise ServerUnreachable(f"{self._where} does not answer ({error}): {self._remedy}") from error
         return replies
 
     def run(self, script: "Script", keys: Sequence[str], arguments: Sequence[Argument]) -> Any:

@@ -41,6 +41,10 @@ class ServerRefused(LogError):
     """The server answers but its settings, version or data folder would lose entries: mend what the message names."""
 
 
+class DiskRefused(LogError):
+    """A disk does not take what must be durable: make room or mend it, then resume."""
+
+
 class MalformedMessage(LogError):
     """A worker's message that is not one: it is answered with Late and has no effect."""
 

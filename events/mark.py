@@ -9,7 +9,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rollog.events.durable import write_synced
+from rollog.events.durable import must_last, write_synced
 from rollog.events.errors import LostTail
 from rollog.events.log import Head
 
@@ -49,8 +49,9 @@ class MarkFile:
             ) from error
 
     def keep(self, mark: Mark) -> None:
-        """Remember this entry."""
-        write_synced(self.path, json.dumps(asdict(mark)).encode() + b"\n")
+        """Remember this entry. Raises ``DiskRefused``."""
+        with must_last(f"the mark {self.path}"):
+            write_synced(self.path, json.dumps(asdict(mark)).encode() + b"\n")
 
 
 def check_mark(mark: Mark, log_id: str | None, head: Head, digest_at_mark: str | None) -> None:

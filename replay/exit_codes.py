@@ -3,7 +3,8 @@
     0 yes    1 no, or failed at run time    2 usage    4 server unreachable or refused    5 log unreadable
 
 Rule 1: ``exit_code_of`` decides by class; an error that carries an ``exit_code`` decides for itself.
-Rule 2: an error that a person can mend is one message on stderr, never a traceback; our own bugs keep theirs.
+Rule 2: an error that a person can mend, a full disk too, is one message on stderr, never a traceback; our own bugs keep
+        theirs.
 """
 
 import functools
@@ -14,6 +15,7 @@ from typing import Final, ParamSpec
 
 import typer
 
+from rollog.events.durable import ADVICE, advice_of
 from rollog.events.errors import (
     Conflict,
     CorruptEntry,
@@ -70,6 +72,11 @@ def mendable(*kinds: type[Exception]) -> Callable[[Callable[P, None]], Callable[
             except BrokenPipeError:  # the reader of our output has seen enough; stdout is closed at exit once more
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 raise typer.Exit(YES) from None
+            except OSError as error:
+                if error.errno not in ADVICE:
+                    raise
+                print(f"rollog: {error}: {advice_of(error)}", file=sys.stderr)
+                raise typer.Exit(NO) from None
 
         return guarded
 
