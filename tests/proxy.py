@@ -19,6 +19,7 @@ class Proxy:
 
     ``faults``: one is used up by each request that is not an AUTH:
         ``lost``        the request does not reach the server, the connection ends
+        ``reset``       the same, and the client hears that its connection was reset
         ``unanswered``  the server gets the request, the client no answer
         ``cut``         the server gets the first half of the bytes
         ``half``        the client gets the first half of the answer's bytes
@@ -70,9 +71,13 @@ class Proxy:
                         break
                     client.sendall(data)
                     continue
-                request = client.recv(1 << 16)
+                request = client.recv(1 << 16, socket.MSG_PEEK)
                 if not request:
                     break
+                if self.faults and self.faults[0] == "reset" and b"AUTH" not in request[:40]:
+                    self.faults.popleft()
+                    break  # closing a socket with bytes unread resets its peer
+                request = client.recv(1 << 16)
                 fault = self.faults.popleft() if self.faults and b"AUTH" not in request[:40] else None
                 if fault is None:
                     upstream.sendall(request)

@@ -3,17 +3,18 @@
 import itertools
 import os
 import select
-import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
+import servers
 from proxy import Proxy
 from rollog.events.codec import seal
 from rollog.events.connection import Address
@@ -33,24 +34,32 @@ T = TypeVar("T", RedisLog, RedisDesk)
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[EmbeddedServer]:
-    """One private server for all tests that leave it as they found it."""
-    with tempfile.TemporaryDirectory(prefix="rollog-") as folder:
-        running = start(Path(folder))
-        yield running
-        running.shutdown()
+def running() -> Iterator[Callable[[str], EmbeddedServer]]:
+    """``running(name)``: one private server of each kind, for all tests that leave it as they found it."""
+    found: dict[str, EmbeddedServer] = {}
+    with ExitStack() as stack:
+
+        def one(name: str) -> EmbeddedServer:
+            if name not in found:
+                program = servers.program_of(name)
+                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rollog-")))
+                found[name] = start(folder, binary=program)
+                stack.callback(found[name].shutdown)
+            return found[name]
+
+        yield one
 
 
-@pytest.fixture(scope="session")
-def debian_server() -> Iterator[EmbeddedServer]:
-    """The oldest server that rollog works with, where the machine has one."""
-    program = shutil.which("redis-server")
-    if program is None:
-        pytest.skip("no redis-server on this machine (Debian: apt-get install redis-server)")
-    with tempfile.TemporaryDirectory(prefix="rollog-") as folder:
-        running = start(Path(folder), binary=Path(program))
-        yield running
-        running.shutdown()
+@pytest.fixture(params=servers.OTHERS_LONG)
+def server(request: pytest.FixtureRequest, running: Callable[[str], EmbeddedServer]) -> EmbeddedServer:
+    """A server of each kind in turn."""
+    return running(request.param)
+
+
+@pytest.fixture(params=servers.OTHERS_LONG)
+def serve(request: pytest.FixtureRequest) -> Callable[..., EmbeddedServer]:
+    """``serve(run_folder)``: start or adopt the run's own server, of each kind in turn."""
+    return partial(start, binary=servers.program_of(request.param))
 
 
 @dataclass
@@ -67,9 +76,9 @@ class Store:
     run: str = ""
 
 
-@pytest.fixture(params=["memory", "valkey", "redis"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    """The same tests for both stores."""
+@pytest.fixture(params=["memory", *servers.ALL])
+def store(request: pytest.FixtureRequest, tmp_path: Path, running: Callable[[str], EmbeddedServer]) -> Iterator[Store]:
+    """The same tests for the store in memory and for every server."""
     opened: list[RedisLog | RedisDesk] = []
     segments = tmp_path / "segments"
     segments.mkdir()
@@ -82,12 +91,11 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
         memory = MemoryServer(clock=lambda: 1_000.0, archive=GrowingLog(segments))
         yield Store("memory", memory.log, memory.desk, segments)
     else:
-        running: EmbeddedServer = request.getfixturevalue("server" if request.param == "valkey" else "debian_server")
-        run = f"contract-{next(RUNS)}"
+        server, run = running(request.param), f"contract-{next(RUNS)}"
         yield Store(
             request.param,
-            lambda: kept(RedisLog(running.address(), run, archive=GrowingLog(segments))),
-            lambda: kept(RedisDesk(running.address("worker"), run)),
+            lambda: kept(RedisLog(server.address(), run, archive=GrowingLog(segments))),
+            lambda: kept(RedisDesk(server.address("worker"), run)),
             segments,
             run,
         )

@@ -66,7 +66,7 @@ def result_of(order: Order) -> GroupDone:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("fault", ["lost", "unanswered", "cut", "half", "late"])
+@pytest.mark.parametrize("fault", ["lost", "reset", "unanswered", "cut", "half", "late"])
 def test_a_window_of_64_is_sent_again_with_identical_bytes_and_no_alarm(
     through: Any, direct: Any, proxy: Any, writer: Any, admin: Any, run: str, fault: str
 ) -> None:
@@ -88,7 +88,7 @@ def test_any_series_of_faults_leaves_each_entry_and_each_order_once(
     rng = random.Random(11)
     pen = writer(through())
     for size in [1, 5, 17, 64]:
-        proxy.faults.extend(rng.choices(["lost", "unanswered", "cut", "half", "late"], k=3))
+        proxy.faults.extend(rng.choices(["lost", "reset", "unanswered", "cut", "half", "late"], k=3))
         pen.log.append(pen.window(size))
     proxy.release()
     assert [entry.offset for entry in direct.read()] == list(range(1, 88))
