@@ -165,6 +165,8 @@ class Connection:
             ) from error
         except (redis.exceptions.RedisError, OSError) as error:
             self._wire.disconnect()
+            if (refusal := why_no_tls(error)) is not None:
+                raise ServerRefused(f"{self._where} {refusal}") from error
             raise ServerUnreachable(f"{self._where} does not answer ({error}): {self._remedy}") from error
         return replies
 

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from rollog.events.server_url import SECRETS
 from rollog.pipeline import plan_bounds, plan_checks, plan_file
 from rollog.pipeline.errors import PlanError
 from rollog.pipeline.settings import (
@@ -205,7 +206,7 @@ def without_password(url: str) -> str:
     if url == "embedded":
         return url
     parts = urlsplit(url)
-    query = "&".join(item for item in parts.query.split("&") if item and not re.match(r"(username|password)=", item))
+    query = "&".join(item for item in parts.query.split("&") if item and item.partition("=")[0] not in SECRETS)
     host = parts.netloc.rpartition("@")[2]
     return f"{parts.scheme}://{host}{parts.path}{'?' if query else ''}{query}"
 

@@ -21,7 +21,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from rollog.events.connection import names_a_server
+from rollog.events.server_url import mistake, names_a_server
 
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
@@ -330,6 +330,8 @@ def _address(text: str) -> str:
             "log.redis: this names no server. Write embedded, redis://:PASSWORD@HOST:PORT/0, rediss://... or "
             "unix:///PATH; in a password, write what is neither letter nor digit as %XX."
         )
+    if text != "embedded" and (wrong := mistake(text)) is not None:
+        raise ValueError(f"log.redis: {wrong}.")
     return text
 
 
@@ -337,7 +339,9 @@ class LogSettings(Section):
     """Where the log lives."""
 
     redis: Annotated[str, AfterValidator(_address)] = "embedded"
-    """embedded: a private server under the run's folder; else a URL: redis://, rediss:// or unix://."""
+    """embedded: a private server under the run's folder; else a URL: redis://, rediss:// (TLS) or unix://. With
+    rediss://, ``?ssl_ca_certs=/PATH/ca.pem`` names the CA of the server's certificate where the system does not know
+    it, and ``&ssl_certfile=/PATH&ssl_keyfile=/PATH`` the certificate that the server asks its clients for."""
     durability: Literal["synced", "relaxed"] = "synced"
     """synced: an entry is on disk before it counts; relaxed: a crash of the machine may lose the last second."""
     archive_every: Count | None = None

@@ -16,10 +16,10 @@ from typing import Any, Final
 
 import yaml
 
-from rollog.events.connection import names_a_server
 from rollog.events.log import Reader
 from rollog.events.reading import open_reader, snapshots_of
 from rollog.events.redis_reader import RedisReader
+from rollog.events.server_url import mistake, names_a_server
 from rollog.events.vocabulary import Start
 from rollog.replay.errors import BadReference, NoSuchRun
 from rollog.replay.references import HEAD, Reference, Span, Target, parse_moment_or_span, parse_target
@@ -113,6 +113,8 @@ def _place(name: str, redis: str | None, environment: Mapping[str, str]) -> tupl
 def _url(text: str, source: str) -> str:
     """The address as a URL. Never shown: a password may stand in it."""
     if text.startswith(("redis://", "rediss://", "unix://")) and names_a_server(text):
+        if (wrong := mistake(text)) is not None:
+            raise BadReference(f"{source}: {wrong}")
         return text
     if text.startswith("unix:") and not text.startswith("unix://"):
         return f"unix://{text.removeprefix('unix:')}"
