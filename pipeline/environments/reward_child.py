@@ -4,32 +4,23 @@ generator goes on.
 Rule 1: every question has a deadline. A child that misses it is killed; the next question starts a new one.
 Rule 2: who is to blame decides what is tried again: a raise, a score that is no finite float and a judgement that is
         no bool are the data's failure, a missed deadline or a dead child is the machinery's.
-Rule 3: MessagePack over pipes (``reward_process`` has the frames); nothing is pickled.
+Rule 3: MessagePack over pipes (``reward_process`` has the messages); nothing is pickled.
 Rule 4: a child belongs to the thread that asks: Linux ends it when that thread ends.
 """
 
 import os
 import selectors
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, NoReturn, Self
-
-import msgpack
+from typing import Any, NoReturn, Self
 
 from rollog.events.vocabulary import FailureKind
-from rollog.pipeline.environments.reward_process import LENGTH
+from rollog.pipeline.environments import pipes
+from rollog.pipeline.environments.pipes import CHUNK_BYTES, START_TIMEOUT_S, frame, is_whole, take_frames
 from rollog.pipeline.errors import PlanError, RewardFailure
-
-START_TIMEOUT_S: Final = 120.0
-"""A reward's module may import heavy libraries; this long they may take, apart from the deadline of a question."""
-MAX_FRAME_BYTES: Final = 1 << 28
-CHUNK_BYTES: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +65,7 @@ class RewardChild:
         if self._process is not None and self._process.poll() is None:
             return
         self.close()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "rollog.pipeline.environments.reward_process"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C in the terminal asks the run to drain; rewards are needed for that
-        )
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            os.set_blocking(pipe.fileno(), False)
+        self._process = pipes.start("rollog.pipeline.environments.reward_process")
         reply = self._ask({"spec": self._spec, "rule": self._rule}, START_TIMEOUT_S, "was loading")
         if "unusable" in reply:
             self.close()
@@ -94,9 +77,9 @@ class RewardChild:
         RewardFailure of kind DATA names the function and the row; of kind INFRA the deadline or the child's death.
         """
         self.start()
-        frame = {"samples": [[sample.row, sample.prompt, sample.completion, sample.columns] for sample in samples]}
+        question = {"samples": [[sample.row, sample.prompt, sample.completion, sample.columns] for sample in samples]}
         rows = ", ".join(str(row) for row in sorted({sample.row for sample in samples}))
-        reply = self._ask(frame, self._timeout_s, f"was scoring row {rows} of the data set")
+        reply = self._ask(question, self._timeout_s, f"was scoring row {rows} of the data set")
         if "failed" in reply:
             raise RewardFailure(FailureKind.DATA, reply["failed"])
         scores: list[float] = reply["scores"]
@@ -108,8 +91,8 @@ class RewardChild:
             return False
         self.start()
         first, completions = samples[0], [sample.completion for sample in samples]
-        frame = {"group": [first.row, first.prompt, completions, list(rewards), first.columns]}
-        reply = self._ask(frame, self._timeout_s, f"was judging row {first.row} of the data set by {self._rule}")
+        question = {"group": [first.row, first.prompt, completions, list(rewards), first.columns]}
+        reply = self._ask(question, self._timeout_s, f"was judging row {first.row} of the data set by {self._rule}")
         if "failed" in reply:
             raise RewardFailure(FailureKind.DATA, reply["failed"])
         return bool(reply["refused"])
@@ -117,12 +100,8 @@ class RewardChild:
     def close(self) -> None:
         """End the child and what it started, if it runs."""
         process, self._process = self._process, None
-        if process is None:
-            return
-        _end(process)
-        for pipe in (process.stdin, process.stdout):
-            assert pipe is not None
-            pipe.close()
+        if process is not None:
+            pipes.close(process)
 
     def _ask(self, question: Mapping[str, Any], timeout_s: float, doing: str) -> dict[str, Any]:
         """Send one frame and read one, before the deadline."""
@@ -130,12 +109,11 @@ class RewardChild:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         deadline = self._clock() + timeout_s
-        body = msgpack.packb(question)
-        to_send, received = memoryview(LENGTH.pack(len(body)) + body), bytearray()
+        to_send, received = memoryview(frame(question)), bytearray()
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdin, selectors.EVENT_WRITE)
             selector.register(self._process.stdout, selectors.EVENT_READ)
-            while not _is_whole(received):
+            while not is_whole(received):
                 left_s = deadline - self._clock()
                 ready = selector.select(left_s) if left_s > 0 else []
                 if not ready:
@@ -153,36 +131,10 @@ class RewardChild:
                     else:
                         part = os.read(key.fd, CHUNK_BYTES)
                         if not part:
-                            self._give_up(f"died ({_ending(self._process)}) while it {doing}")
+                            self._give_up(f"died ({pipes.ending(self._process)}) while it {doing}")
                         received += part
-        reply: dict[str, Any] = msgpack.unpackb(bytes(received[LENGTH.size :]))
-        return reply
+        return next(take_frames(received))
 
     def _give_up(self, what: str) -> NoReturn:
         self.close()
         raise RewardFailure(FailureKind.INFRA, f"reward {self._spec} {what}.")
-
-
-def _is_whole(received: bytearray) -> bool:
-    """Whether a frame has come completely."""
-    if len(received) < LENGTH.size:
-        return False
-    (length,) = LENGTH.unpack_from(received)
-    assert length <= MAX_FRAME_BYTES, f"a frame of {length} bytes from the reward child"
-    return len(received) >= LENGTH.size + int(length)
-
-
-def _end(process: subprocess.Popen[bytes]) -> int:
-    """Kill the child's process group and say how the child ended.
-
-    A child that is ending by itself has its exit code already when its pipe closes; the kill cannot change it.
-    """
-    if process.returncode is None:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-    return process.wait()
-
-
-def _ending(process: subprocess.Popen[bytes]) -> str:
-    code = _end(process)
-    return f"signal {-code}" if code < 0 else f"exit code {code}"

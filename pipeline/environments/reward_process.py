@@ -1,7 +1,5 @@
 """The reward child's own side: scores what comes in, says where a score is none, and asks the user's filter rule.
 
-    frame = 4 bytes length, big endian, then MessagePack
-
     parent                                             child
     {"spec": "module:function", "rule": "module:function" or null}  ->
                                             <-         {"ready": true}  or  {"unusable": message}
@@ -10,39 +8,25 @@
     {"group": [row, prompt, completions, rewards, columns]}  ->
                                             <-         {"refused": bool}    or  {"failed": message}
 
-Rule 1: stdout belongs to the frames. Before any user's code runs, what prints there goes to stderr, C libraries too.
-Rule 2: whatever a reward raises is an answer; the child itself only ends when its parent does.
-Rule 3: data comes as plain values; nothing that is read can run code.
+Rule: whatever a reward raises is an answer; the child itself only ends when its parent does. ``pipes`` has the frames.
 """
 
-import ctypes
 import math
 import numbers
-import os
-import signal
-import struct
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, BinaryIO, Final
-
-import msgpack
+from typing import Any
 
 from rollog.pipeline.environments.filters import Rule, resolve_rule
+from rollog.pipeline.environments.pipes import MESSAGE_CHARS, own_pipes, read, write
 from rollog.pipeline.environments.rewards import Reward, resolve
 from rollog.pipeline.errors import PlanError
-
-LENGTH: Final = struct.Struct(">I")
-PR_SET_PDEATHSIG: Final = 1
-MESSAGE_CHARS: Final = 300
 
 
 def main() -> None:
     """Serve until the pipe closes."""
-    _end_with_parent()
-    asks, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    hello = _read(asks)
+    asks, answers = own_pipes()
+    hello = read(asks)
     if not hello:
         return
     spec, rule_spec = hello["spec"], hello["rule"]
@@ -50,15 +34,15 @@ def main() -> None:
         reward = resolve(spec)
         rule = None if rule_spec is None else resolve_rule(rule_spec)
     except PlanError as error:
-        _write(answers, {"unusable": str(error)})
+        write(answers, {"unusable": str(error)})
         return
-    _write(answers, {"ready": True})
-    while ask := _read(asks):
+    write(answers, {"ready": True})
+    while ask := read(asks):
         if "samples" in ask:
-            _write(answers, answer(reward, spec, ask["samples"]))
+            write(answers, answer(reward, spec, ask["samples"]))
         else:
             assert rule is not None
-            _write(answers, judge(rule, rule_spec, *ask["group"]))
+            write(answers, judge(rule, rule_spec, *ask["group"]))
         sys.stdout.flush()
 
 
@@ -96,27 +80,6 @@ def judge(
         what = f"gave {refused!r:.{MESSAGE_CHARS}} where true (refused) or false is needed"
         return {"failed": f"filter {spec} {what}, for row {row} of the data set"}
     return {"refused": refused}
-
-
-def _end_with_parent() -> None:
-    """Ask Linux to kill this process when its parent dies, even while user's code never comes back."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _read(pipe: BinaryIO) -> dict[str, Any]:
-    """The next frame; empty at the end of the pipe."""
-    head = pipe.read(LENGTH.size)
-    if len(head) < LENGTH.size:
-        return {}
-    frame: dict[str, Any] = msgpack.unpackb(pipe.read(*LENGTH.unpack(head)))
-    return frame
-
-
-def _write(pipe: BinaryIO, frame: Mapping[str, Any]) -> None:
-    body = msgpack.packb(frame, unicode_errors="replace")
-    pipe.write(LENGTH.pack(len(body)) + body)
-    pipe.flush()
 
 
 if __name__ == "__main__":
