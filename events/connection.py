@@ -80,7 +80,7 @@ class Address:
             path = Path(text.removeprefix("unix:"))
             return cls.embedded(path.parent.parent, user) if user is not None else cls(socket=path)
         if not names_a_server(text):
-            raise ValueError("this names no server: give unix:PATH, redis://HOST:PORT or rediss://HOST:PORT")
+            raise ValueError("this is not a server's address: give unix:PATH, redis://HOST:PORT or rediss://HOST:PORT")
         if (wrong := mistake(text)) is not None:
             raise ValueError(wrong)
         if text.startswith("unix://"):
