@@ -78,6 +78,17 @@ class Pen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Shortening:
+    """A store gives the room of trimmed entries back: it does so now, has done it, or could not, and why.
+
+    After a failure it is asked again at the next ``trim``.
+    """
+
+    under_way: bool = False
+    failed: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
     """One result as it lies in the results stream; ``body`` is not decoded yet, it came from a worker."""
 
@@ -139,11 +150,15 @@ class Log(Reader, Protocol):
         """
         ...
 
-    def trim(self, last: int) -> str | None:
+    def trim(self, last: int) -> Shortening:
         """Forget the entries up to ``last``, which lie in segments and of which it is said so in the log.
 
-        Returns why the store could not give their room back, if it could not: it is asked again the next time.
+        The store begins to give their room back, and does not wait for that.
         """
+        ...
+
+    def shortening(self) -> Shortening:
+        """What has become of giving the room back after the last ``trim``."""
         ...
 
     def append(self, window: Sequence[tuple[Entry, Outbox]]) -> None:

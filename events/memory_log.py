@@ -15,7 +15,7 @@ from typing import TypeVar
 from rollog.events.codec import digest_of, pack_message, unseal
 from rollog.events.errors import Conflict, Fenced, LostTail, MissingEntry
 from rollog.events.leases import claim_of
-from rollog.events.log import GENESIS, Delivery, Entry, Head, Lease, Leases, Outbox, Pen, Reader
+from rollog.events.log import GENESIS, Delivery, Entry, Head, Lease, Leases, Outbox, Pen, Reader, Shortening
 from rollog.events.messages import Notice, Order, Result, TrainMessage
 from rollog.events.outbox import ControlBook, step_of
 from rollog.events.stream_ids import stream_id_key
@@ -119,14 +119,18 @@ class MemoryLog:
         elif (server.planted, server.log_id) != (head, log_id):
             raise Conflict(f"the server holds another log under this run's name, {server.log_id}: choose another name")
 
-    def trim(self, last: int) -> str | None:
+    def trim(self, last: int) -> Shortening:
         """Forget the entries up to ``last`` (trim.lua)."""
         self._fence()
         server, head = self._server, self._server.head.offset
         if last >= head:
             raise ValueError(f"entry {last} cannot go: the log ends with {head}")
         del server.entries[: max(0, last - (head - len(server.entries)))]
-        return None
+        return Shortening()
+
+    def shortening(self) -> Shortening:
+        """It takes no time."""
+        return Shortening()
 
     def open(self, nonce: str) -> Pen:
         """Take the pen (open.lua)."""

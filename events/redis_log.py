@@ -18,6 +18,7 @@ Rule 4: the mark outside is kept once a second of the entries' own time and at e
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from rollog.events import rewriting
 from rollog.events.codec import FORMAT, digest_of
 from rollog.events.connection import Address, Argument, Patience, Script, ServerSaid, pause
 from rollog.events.errors import (
@@ -30,11 +31,10 @@ from rollog.events.errors import (
     ServerUnreachable,
 )
 from rollog.events.leases import parse_leases
-from rollog.events.log import GENESIS, Delivery, Entry, Head, Leases, Outbox, Pen, Reader
+from rollog.events.log import GENESIS, Delivery, Entry, Head, Leases, Outbox, Pen, Reader, Shortening
 from rollog.events.mark import Mark, MarkFile, check_mark
 from rollog.events.outbox import ControlBook, append_arguments, hand_over_arguments
 from rollog.events.redis_reader import RedisReader, stream_messages
-from rollog.events.rewriting import rewrite
 from rollog.events.server_settings import server_info
 from rollog.events.vocabulary import Checkpoint
 
@@ -124,13 +124,17 @@ class RedisLog(RedisReader):
         if self._mark is not None:
             self._mark.keep(Mark(log_id=log_id, offset=head.offset, digest=head.digest, epoch=epoch))
 
-    def trim(self, last: int) -> str | None:
-        """Forget the entries up to ``last`` and let the server shorten its file; returns why it could not, if so."""
+    def trim(self, last: int) -> Shortening:
+        """Forget the entries up to ``last`` and let the server begin to shorten its file."""
         pen = self._held()
         if last >= self._head.offset:
             raise ValueError(f"entry {last} cannot go: the log ends with {self._head.offset}")
         self._answer(_TRIM, [self.keys.log, self.keys.meta], [pen.epoch, self._nonce, last + 1])
-        return rewrite(self._connection)
+        return self._insist(lambda: rewriting.begin(self._connection))
+
+    def shortening(self) -> Shortening:
+        """Whether the server still shortens its file, or why it could not."""
+        return self._insist(lambda: rewriting.look(self._connection))
 
     def append(self, window: Sequence[tuple[Entry, Outbox]]) -> None:
         """Append the window in one round trip; asked again with identical bytes until every entry is answered."""

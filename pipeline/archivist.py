@@ -8,6 +8,7 @@ Rule 2: never beyond the older of the two newest snapshots, nor beyond the entry
         checkpoint: what a resume reads stays on the server.
 Rule 3: nothing is cut off that a checked segment does not hold.
 Rule 4: one piece at a time: the controller answers its workers between two of them.
+Rule 5: the rewriting is not waited for but looked at again, and nothing more is cut off before it has ended.
 """
 
 import sys
@@ -17,7 +18,8 @@ from typing import Final
 
 from rollog.events.errors import MissingEntry
 from rollog.events.file_log import GrowingLog, Segment, seal_tail
-from rollog.events.log import Log
+from rollog.events.log import Log, Shortening
+from rollog.events.rewriting import wait_for
 from rollog.pipeline.inputs import Sealed
 from rollog.replay import snapshots
 from rollog.replay.state import State
@@ -59,11 +61,15 @@ class Archivist:
         """Being archived up to here."""
         self._cut = 0
         """Cut off up to here, as far as this process knows."""
+        self._shortens = False
+        """The server rewrites its file, as far as this process knows."""
 
     def next(self, state: State) -> Sealed | None:
         """The next segment to be announced, if one is due. ``state`` must be durable, all of it."""
         if not self._every:
             return None
+        if self._shortens:
+            self._see(self._log.shortening())
         if self._until <= state.archived and state.offset - state.archived > self._every:
             self._until = self.limit(state)
         if state.archived < self._until:
@@ -71,9 +77,14 @@ class Archivist:
             if sealed is not None:
                 return sealed
             self._until = state.archived
-        if self._cut < state.archived:
+        if self._cut < state.archived and not self._shortens:
             self._cut_off(state.archived)
         return None
+
+    def close(self) -> None:
+        """At the run's end: let a rewriting that is under way come to its end, unless it takes too long."""
+        if self._shortens:
+            self._see(wait_for(self._log.shortening))
 
     def limit(self, state: State) -> int:
         """The last entry that may be archived; 0 if none may."""
@@ -106,5 +117,9 @@ class Archivist:
                 f"{self._segments} ends with entry {head.offset}, and the log says that it holds entries up to {last}: "
                 f"put the missing segments back before anything is cut off"
             )
-        if why := self._log.trim(last):
-            self._warn(why)
+        self._see(self._log.trim(last))
+
+    def _see(self, seen: Shortening) -> None:
+        self._shortens = seen.under_way
+        if seen.failed is not None:
+            self._warn(seen.failed)

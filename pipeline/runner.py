@@ -25,16 +25,16 @@ from rollog.pipeline.environments.filters import rule_of
 from rollog.pipeline.environments.reward_child import RewardChild
 from rollog.pipeline.errors import ModelError, PlanError
 from rollog.pipeline.inputs import StopAsked
-from rollog.pipeline.launch.local import Crew, LocalLauncher, threads_of
+from rollog.pipeline.launch.local import Crew, LocalLauncher, this_machine, threads_of
 from rollog.pipeline.loader import Loader
 from rollog.pipeline.log_server import LogServer
 from rollog.pipeline.losses import Loss, loss_of, set_aside
 from rollog.pipeline.machine import describe, version_of
 from rollog.pipeline.mailbox import Mailbox
-from rollog.pipeline.observers import Observers, PrunesCheckpoints, SavesSnapshots
+from rollog.pipeline.observers import Observers, PrunesCheckpoints, SavesSnapshots, WritesSettings
 from rollog.pipeline.policy import Policy
 from rollog.pipeline.reconfigure import configure, drop, refuse_change
-from rollog.pipeline.run_folder import RunFolder, worker_environment
+from rollog.pipeline.run_folder import RunFolder
 from rollog.replay import snapshots
 from rollog.replay.openings import last_machine
 from rollog.replay.state import State
@@ -136,14 +136,12 @@ def drive(
     Raises ``Fenced``, ``RunFailed`` and other errors of the log; the workers are ended then, but not when fenced.
     """
     plan, folder, log = ready.plan, ready.folder, server.log
-    crew = crew or Crew(
-        num_generators=plan.generation.workers, lease_s=plan.flow.lease_s, max_steps=ready.policy.max_steps
-    )
+    crew = crew or Crew(lease_s=plan.flow.lease_s, max_steps=ready.policy.max_steps)
     folder.write_plan(plan)
     if ready.loss is not None:
         set_aside(ready.loss)
     store = CheckpointStore(folder.checkpoints, log, server.log_id)
-    launcher = LocalLauncher(log, server.log_id, folder, crew, environment=worker_environment(plan))
+    launcher = LocalLauncher(log, server.log_id, folder, crew, host=this_machine(folder, plan))
     every = EVERY if plan.log.archive_every is None else plan.log.archive_every
     snapshots_every = min(snapshots.EVERY, max(1, every // 4)) if every else snapshots.EVERY
     saver = SavesSnapshots(folder.snapshots, log, snapshots_every)
@@ -165,7 +163,7 @@ def drive(
         nonce=lambda: secrets.token_hex(16),
         version=version_of("rollog"),
         machine=machine_of(plan),
-        observer=Observers((observer, PrunesCheckpoints(store), saver)),
+        observer=Observers((observer, PrunesCheckpoints(store), saver, WritesSettings(folder))),
         recall=lambda: snapshots.newest(folder.snapshots, log),
         changes=[
             lambda state: configure(state, ready.changes),
@@ -183,6 +181,7 @@ def drive(
         raise
     store.prune(controller.state)
     launcher.close(kill=False)
+    archivist.close()
     return End(reason=reason, state=controller.state)
 
 

@@ -10,7 +10,7 @@ Rule 4: time passes only here, while the controller waits for results.
 from collections.abc import Sequence
 
 from rollog.events.errors import LogUncertain
-from rollog.events.log import Delivery, Entry, Log, Outbox, Pen
+from rollog.events.log import Delivery, Entry, Log, Outbox, Pen, Shortening
 from rollog.pipeline.simulation.world import World
 
 
@@ -24,7 +24,7 @@ class FaultyLog:
     def __init__(self, world: World, log: Log) -> None:
         self._world, self._log = world, log
         self.head, self.read, self.leases, self.close = log.head, log.read, log.leases, log.close
-        self.plant, self.end_leases = log.plant, log.end_leases
+        self.plant, self.end_leases, self.shortening = log.plant, log.end_leases, log.shortening
 
     def open(self, nonce: str) -> Pen:
         """Take the pen."""
@@ -49,12 +49,12 @@ class FaultyLog:
             self._world.server.log().open(f"rival-{next(self._world.tick)}")
             self._log.append(window[landed:])
 
-    def trim(self, last: int) -> str | None:
+    def trim(self, last: int) -> Shortening:
         """Forget what is archived."""
         self._may_die()
-        why = self._log.trim(last)
+        begun = self._log.trim(last)
         self._may_die()
-        return why
+        return begun
 
     def hand_over(self, outbox: Outbox) -> None:
         """Fill the new epoch's streams."""
