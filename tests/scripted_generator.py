@@ -11,9 +11,10 @@ from rollog.events.messages import (
     NewWeights,
     Order,
 )
+from rollog.events.vocabulary import FailureKind
 from rollog.pipeline.errors import PipelineError, RewardFailure
 from rollog.pipeline.generation.attempts import Asking, SingleTurnAttempts
-from rollog.pipeline.generation.engine import Answer, AnswerEnd, Finished, Request
+from rollog.pipeline.generation.engine import Answer, AnswerEnd, EngineLost, Failed, Finished, Request
 from rollog.pipeline.generation.worker import Generator, GeneratorTerms
 
 CAUSE = Cause(offset=7, epoch=1, digest="ab")
@@ -86,6 +87,10 @@ class Engine:
     version: int = 0
     loaded: list[int] = field(default_factory=list)
     missing: set[int] = field(default_factory=set)
+    lost_at: set[int] = field(default_factory=set)
+    """Versions that the engine dies of."""
+    gives_up: FailureKind | None = None
+    """It fails every request for this reason."""
     running_: dict[str, tuple[Request, int]] = field(default_factory=dict)
     requests: list[Request] = field(default_factory=list)
     aborted: list[str] = field(default_factory=list)
@@ -93,6 +98,8 @@ class Engine:
     def load(self, folder, version, digest):
         if version in self.missing:
             raise PipelineError(f"{folder} does not exist")
+        if version in self.lost_at:
+            raise EngineLost(f"the engine did not answer when version {version} was loaded")
         self.version = version
         self.loaded.append(version)
 
@@ -106,6 +113,9 @@ class Engine:
             self.running_[key] = (request, done + 1)
             if done + 1 >= self.steps:
                 del self.running_[key]
+                if self.gives_up:
+                    finished.append(Failed(request=request, kind=self.gives_up, error="it gave up"))
+                    continue
                 answer = Answer(tokens=(5,), logprobs=(-0.5,), versions=(self.version,), end=AnswerEnd.EOS)
                 finished.append(Finished(request=request, answers=(answer,) * len(request.seeds)))
         return finished
@@ -173,6 +183,6 @@ def generator(desk: Desk, *, pinned: bool = False, room: int = 4, engine=None, p
         attempts=SingleTurnAttempts(engine, asking, Rows(), Environment(), reward or Reward()),
         blobs=blobs or Blobs(),
         weights=Path("weights"),
-        terms=GeneratorTerms(room=room, pinned=pinned, patience_s=5.0),
+        terms=GeneratorTerms(max_inflight=room, generators=1, pinned=pinned, patience_s=5.0),
         machine={},
     )

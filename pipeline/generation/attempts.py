@@ -18,7 +18,7 @@ from rollog.events.vocabulary import FailureKind
 from rollog.pipeline.environments.reward_child import RewardChild
 from rollog.pipeline.environments.single_turn import SingleTurn
 from rollog.pipeline.errors import DataError, PipelineError, RewardFailure
-from rollog.pipeline.generation.engine import Engine, EngineError, Finished, Request
+from rollog.pipeline.generation.engine import Engine, EngineError, Failed, Finished, Request
 from rollog.pipeline.generation.seeds import group_seeds
 from rollog.pipeline.rollouts import CorruptRollouts, GroupRollouts, Rollout, answer_row
 
@@ -138,11 +138,13 @@ class SingleTurnAttempts:
             stop_tokens=asking.stop_tokens,
         )
 
-    def _ended(self, finished: Finished) -> Made | Unmade:
-        key = finished.request.key
+    def _ended(self, ended: Finished | Failed) -> Made | Unmade:
+        key = ended.request.key
         order = self._orders.pop(key)
+        if isinstance(ended, Failed):
+            return Unmade(key=key, kind=ended.kind, error=f"row {order.row}: {ended.error}")
         try:
-            group, refused = self._group(order, finished)
+            group, refused = self._group(order, ended)
         except RewardFailure as error:
             return Unmade(key=key, kind=error.kind, error=str(error))
         except CorruptRollouts as error:

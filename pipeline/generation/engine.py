@@ -3,24 +3,31 @@
 Rule 1: an engine is stepped. `step()` moves everything that runs on by one token (or a few) and returns what finished,
 so that between two steps the worker can refresh leases, take orders, abort answers, and load weights.
 Rule 2: a token is labelled with the version of the weights that computed it, when it is computed. `load` changes the
-label of later tokens only; running answers go on with the keys and values they have.
+label of later tokens only; running answers go on. Whether they keep their keys and values or compute them again under
+the new weights is the engine's own.
 Rule 3: a log probability is that of the sampled token under softmax(logits / temperature), the distribution it was
 drawn from. Nothing else shapes the distribution (no top-k, no top-p, no penalties), so the trainer computes the same
 number.
 Rule 4: no prefix cache survives a `load`.
+Rule 5: what ends one request is `Failed`, what ends the engine is EngineLost: its process is replaced then.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
+from rollog.events.vocabulary import FailureKind
 from rollog.pipeline.errors import PipelineError
 
 
 class EngineError(PipelineError):
     """The engine cannot do what it was asked to; the work order is at fault, not the machine."""
+
+
+class EngineLost(PipelineError):
+    """The engine is dead, hangs, or answers with other weights than it was given: end its worker, start another one."""
 
 
 class AnswerEnd(StrEnum):
@@ -85,8 +92,17 @@ class Finished:
         return max(max(answer.versions) for answer in self.answers)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """A request that the engine gave up. `kind`: whether the prompt is to blame (data) or the engine (infra)."""
+
+    request: Request
+    kind: FailureKind
+    error: str
+
+
 class Engine(Protocol):
-    """Answers prompts, step by step."""
+    """Answers prompts, step by step. Every method may raise EngineLost."""
 
     @property
     def bitwise(self) -> bool:
@@ -106,7 +122,7 @@ class Engine(Protocol):
         """Begin to answer a request with the next step. Raises EngineError if its key already runs."""
         ...
 
-    def step(self) -> list[Finished]:
+    def step(self) -> Sequence[Finished | Failed]:
         """Move everything that runs on; returns the requests whose last answer ended. Nothing runs: returns []."""
         ...
 

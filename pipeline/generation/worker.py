@@ -15,7 +15,7 @@ Rule 5: only a failed attempt becomes a message; anything else ends the process,
 import argparse
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol, Self
 
@@ -24,6 +24,7 @@ from rollog.events.errors import BlobError
 from rollog.events.log import Desk
 from rollog.events.messages import (
     Ending,
+    FleetSize,
     GroupCancelled,
     GroupDone,
     GroupFailed,
@@ -35,12 +36,13 @@ from rollog.events.messages import (
     WorkerLeft,
 )
 from rollog.events.vocabulary import FailureKind, Role
+from rollog.pipeline import fleet
 from rollog.pipeline.config import Plan
 from rollog.pipeline.environments.filters import rule_of
 from rollog.pipeline.environments.reward_child import RewardChild
 from rollog.pipeline.errors import PipelineError
 from rollog.pipeline.generation.attempts import AttemptFailed, Attempts, Made, Unmade, key_of
-from rollog.pipeline.generation.engine import Engine
+from rollog.pipeline.generation.engine import Engine, EngineLost
 from rollog.pipeline.heartbeat import Heartbeat
 from rollog.pipeline.machine import describe
 from rollog.pipeline.rollout_codec import encode
@@ -64,23 +66,30 @@ class BlobStore(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratorTerms:
-    """What a generator needs of the plan. ``room``: orders that it holds at most.
+    """What a generator needs of the plan. ``max_inflight``: orders that all ``generators`` hold at most.
 
     ``patience_s``: how long published weights may be unreadable before the generator ends.
     """
 
-    room: int
+    max_inflight: int
+    generators: int
     pinned: bool
     patience_s: float
 
     @classmethod
     def of(cls, plan: Plan) -> Self:
-        """A fair share of the orders in flight."""
+        """The terms at its start; the fleet's size can change."""
         return cls(
-            room=-(-plan.flow.max_inflight_prompts // plan.generation.workers),
+            max_inflight=plan.flow.max_inflight_prompts,
+            generators=plan.generation.workers,
             pinned=plan.determinism == "pinned",
             patience_s=plan.flow.lease_s,
         )
+
+    @property
+    def room(self) -> int:
+        """Orders that one generator holds at most: a fair share."""
+        return -(-self.max_inflight // self.generators)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -111,6 +120,8 @@ class Generator:
         while self.ending is None:
             for notice in control.next(0.0 if self.orders else IDLE_BLOCK_S):
                 self._hear(notice)
+            if self._is_surplus() and not self.orders:
+                self.ending = self.ending or f"the fleet has {self.terms.generators} generators now"
             self._forget_lost()
             self._cancel_useless()
             if not self.terms.pinned:
@@ -129,10 +140,16 @@ class Generator:
                 self.published[notice.version] = notice
                 for version in sorted(self.published)[:-KEPT_WEIGHTS]:
                     del self.published[version]
+            case FleetSize():
+                self.terms = replace(self.terms, generators=notice.generators)
             case Ending():
                 self.ending = f"the run ended: {notice.reason}"
             case _:
                 pass
+
+    def _is_surplus(self) -> bool:
+        """Whether it is to leave, when what it holds is finished."""
+        return not fleet.belongs(self.name, self.terms.generators)
 
     def _forget_lost(self) -> None:
         for key, attempt in self.heartbeat.lost():
@@ -161,6 +178,8 @@ class Generator:
             return
         try:
             self._load(newest)
+        except EngineLost:
+            raise
         except PipelineError:
             # Only the newest two versions are kept: this one can have been deleted since its notice was read, and then
             # a newer notice is on its way.
@@ -177,7 +196,7 @@ class Generator:
     def _take(self, epoch: int) -> Sequence[Order]:
         """Orders that may begin now. Pinned: what runs is finished first, then others' weights are loaded."""
         room, pinned = self.terms.room - len(self.orders), self.terms.pinned
-        if room <= 0:
+        if room <= 0 or self._is_surplus():
             return ()
         if self.loaded is not None and (taken := self._taken(room, epoch, self.loaded.version)):
             return taken

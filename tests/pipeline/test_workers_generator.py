@@ -114,6 +114,19 @@ def test_a_row_that_cannot_be_asked_is_the_datas_failure():
     assert "row 13" in failed.error
 
 
+@pytest.mark.parametrize("kind", [FailureKind.DATA, FailureKind.INFRA])
+def test_a_request_that_the_engine_gives_up_fails_its_attempt_and_no_answer_is_made_up(kind):
+    """Public fault B53: an engine's failure must not become rows without a reward."""
+    desk, blobs = Desk([[weights(0)], []], [order(2)]), Blobs()
+
+    generator(desk, engine=Engine(gives_up=kind), blobs=blobs).run()
+
+    (failed,) = desk.said(GroupFailed)
+    assert (failed.kind, failed.prompt, failed.attempt) == (kind, 2, 1)
+    assert "row 2: it gave up" in failed.error
+    assert not blobs.stored
+
+
 def test_a_full_disk_is_the_machinerys_failure_and_says_what_to_do():
     desk = Desk([[weights(0)], []], [order(2)])
 

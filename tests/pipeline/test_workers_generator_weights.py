@@ -10,6 +10,7 @@ from rollog.events.messages import (
     WeightsLoaded,
 )
 from rollog.pipeline.errors import PipelineError
+from rollog.pipeline.generation.engine import EngineLost
 from scripted_generator import CAUSE, Desk, Engine, generator, order, weights
 
 
@@ -85,6 +86,15 @@ def test_weights_that_stay_unreadable_end_the_generator():
 
     with pytest.raises(PipelineError, match="does not exist"):
         slow.run()
+
+
+def test_an_engine_that_is_lost_while_it_loads_ends_the_generator_at_once():
+    desk, engine = Desk([[weights(1)], [weights(2)]], [order(0)]), Engine(lost_at={2}, steps=9)
+
+    with pytest.raises(EngineLost, match="version 2"):
+        generator(desk, engine=engine).run()
+
+    assert engine.loaded == [1]
 
 
 def test_what_was_born_too_early_for_every_step_is_cancelled_and_reported():
