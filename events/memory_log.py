@@ -10,6 +10,7 @@ Rule 3: it is trusted because it passes the Redis log's tests (``tests/events/te
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter, itemgetter
 from typing import TypeVar
 
 from rollog.events.codec import digest_of, pack_message, unseal
@@ -332,17 +333,17 @@ class MemoryDesk:
         return stream[_after(stream, after, _id_of_message) :]
 
 
-def _after(stream: Sequence[T], after: str | None, id_of: Callable[[T], tuple[int, int]]) -> int:
+def _after(stream: Sequence[T], after: str | None, id_of: Callable[[T], str]) -> int:
     """Where in a stream, whose ids rise, the part behind that id begins."""
-    return 0 if after is None or not stream else bisect_right(stream, stream_id_key(after), key=id_of)
+    if after is None or not stream:
+        return 0
+    if id_of(stream[-1]) == after:  # most readers have read all there is
+        return len(stream)
+    return bisect_right(stream, stream_id_key(after), key=lambda item: stream_id_key(id_of(item)))
 
 
-def _id_of_delivery(delivery: Delivery) -> tuple[int, int]:
-    return stream_id_key(delivery.id)
-
-
-def _id_of_message(item: tuple[str, object]) -> tuple[int, int]:
-    return stream_id_key(item[0])
+_id_of_delivery = attrgetter("id")
+_id_of_message = itemgetter(0)
 
 
 def _refreshed(lease: Lease, now: float) -> Lease:

@@ -8,7 +8,6 @@ Rule 3: a run is imported under its own name. Another name is another run: it is
 
 import time
 from collections.abc import Iterator
-from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,7 +85,7 @@ def import_run(file: Path, name: str | None = None, *, runs: Path = RUNS, now: f
         epoch = contents.epoch
         if name != state.run:
             entry = _renamed(made, log, state, name, time.time() if now is None else now)
-            (state, sums), epoch = follow_all((entry,), deepcopy(state), sums), entry.epoch
+            (state, sums), epoch = follow_all((entry,), state.copy(), sums), entry.epoch
         plan = Plan.from_settings(state.settings, origin=f"settings in {file}")
         check_server(plan)
         made.write_plan(plan)

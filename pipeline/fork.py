@@ -10,7 +10,6 @@ Rule 3: the log's id stays: it names the history, which goes on. So a checkpoint
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,7 +70,7 @@ def fork(
         newest = newest_start(before, terms)
         start = starting_point(before, newest, log, log_id, parent.checkpoints, blobs.exists)
     entry = fork_entry(before, terms, start.checkpoint, blobs.exists)
-    after, sums = follow_all((entry,), deepcopy(before), sums)
+    after, sums = follow_all((entry,), before.copy(), sums)
     check_server(plan)
     with new_folder(runs) as folder:
         folder.chmod(0o700)

@@ -11,7 +11,6 @@ Rule 5: the trainer begins at a checkpoint; the recorded steps above it are trai
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -154,7 +153,7 @@ def _gone(state: State, blob_exists: Callable[[str], bool]) -> Sequence[Retry]:
 
 
 def _after(state: State, events: Sequence[Event]) -> State:
-    return fold(deepcopy(state), _sealed(state, events, 0.0))
+    return fold(state.copy(), _sealed(state, events, 0.0))
 
 
 def _sealed(state: State, events: Sequence[Event], time: float) -> Entry:

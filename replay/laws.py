@@ -21,7 +21,8 @@ def _conservation(state: State) -> Iterator[str]:
         )
     for place, prompts in state.places.items():
         for prompt in prompts:
-            if prompt not in state.groups or state.groups[prompt].place is not place:
+            group = state.groups.get(prompt)
+            if group is None or group.place is not place:
                 yield f"prompt {prompt} is listed at {place.value} and is not there"
     if sum(len(prompts) for prompts in state.places.values()) != len(state.groups):
         yield "a prompt is in two places or in none"
@@ -38,12 +39,15 @@ def _standing(state: State) -> Iterator[str]:
 
 def _steps(state: State) -> Iterator[str]:
     """A step takes no more groups than its target, and selected groups wait for the step at hand."""
+    selected: set[int] = set()
     for number, step in state.steps.items():
-        if number >= state.version and step.taken > state.target(number):
+        if number < state.version:
+            continue
+        if step.taken > state.target(number):
             yield f"step {number} took {step.taken} groups, {state.target(number)} wanted"
         if step.closed and number > state.version:
             yield f"step {number} is closed before step {state.version} is trained"
-    selected = {m.prompt for n, step in state.steps.items() if n >= state.version for m in step.members()}
+        selected.update(member.prompt for member in step.members())
     if selected != set(state.places[Place.SELECTED]):
         yield f"the selections name {sorted(selected)}, the places {sorted(state.places[Place.SELECTED])}"
 
@@ -53,14 +57,15 @@ def _stamps(state: State) -> Iterator[str]:
     if state.rules is None or state.rules.sampler != "in_order":
         return
     meant: dict[int, int] = {}
+    filling = state.filling
     for group in state.groups.values():
         if group.place is Place.RESERVE or group.place is Place.SELECTED:
             continue
-        if group.step is None or not state.filling <= group.step <= state.cursor:
+        if group.step is None or not filling <= group.step <= state.cursor:
             yield f"prompt {group.prompt} ({group.place.value}) is stamped {group.step}"
             continue
         meant[group.step] = meant.get(group.step, 0) + 1
-    for number in range(state.filling, state.cursor + 1):
+    for number in range(filling, state.cursor + 1):
         have = meant.get(number, 0) + state.step(number).taken
         lacks = number < state.cursor and have < state.target(number)  # the last one is completed first
         if (lacks or have > state.target(number)) and not state.step(number).closed:

@@ -15,7 +15,8 @@ def hand_out(state: State, prompt: int, row: int, place: Place) -> Group:
         require(group.place is Place.RESERVE and place is Place.WAITING, f"prompt {prompt} is handed out twice")
         move(state, group, place)
         return group
-    require(prompt == state.handed_out, f"prompt {prompt} is not the next ({state.handed_out})")
+    if prompt != state.handed_out:
+        raise BrokenHistory(f"prompt {prompt} is not the next ({state.handed_out})")
     state.handed_out += 1
     group = state.groups[prompt] = Group(prompt=prompt, row=row, place=place)
     state.places[place][prompt] = None
@@ -25,12 +26,12 @@ def hand_out(state: State, prompt: int, row: int, place: Place) -> Group:
 def find(state: State, prompt: int, *places: Place, attempt: int | None = None) -> Group:
     """The group, which must be at one of these places and, if given, at this attempt."""
     group = state.groups.get(prompt)
-    require(group is not None, f"prompt {prompt} is settled or was never handed out")
-    assert group is not None
-    require(group.place in places, f"prompt {prompt} is {group.place.value}")
-    require(
-        attempt is None or attempt == group.attempt, f"prompt {prompt} is at attempt {group.attempt}, not {attempt}"
-    )
+    if group is None:
+        raise BrokenHistory(f"prompt {prompt} is settled or was never handed out")
+    if group.place not in places:
+        raise BrokenHistory(f"prompt {prompt} is {group.place.value}")
+    if attempt is not None and attempt != group.attempt:
+        raise BrokenHistory(f"prompt {prompt} is at attempt {group.attempt}, not {attempt}")
     return group
 
 

@@ -85,30 +85,31 @@ def fold_all(entries: Iterable[Entry], state: State | None = None) -> State:
 def fold(state: State, entry: Entry) -> State:
     """Fold one entry into the State, in place, and return it. Raises ``BrokenHistory`` with the offset."""
     try:
-        require(entry.offset == state.offset + 1, f"it follows entry {state.offset}")
-        require(entry.epoch >= state.epoch, f"its writer epoch {entry.epoch} is older than {state.epoch}")
-        begun = state.generation > 0 or any(isinstance(event, Start) for event in entry.events[:1])
-        require(begun, "the log does not begin with Start")
+        if entry.offset != state.offset + 1:
+            raise BrokenHistory(f"it follows entry {state.offset}")
+        if entry.epoch < state.epoch:
+            raise BrokenHistory(f"its writer epoch {entry.epoch} is older than {state.epoch}")
+        if state.generation == 0 and not any(isinstance(event, Start) for event in entry.events[:1]):
+            raise BrokenHistory("the log does not begin with Start")
         state.offset, state.digest = entry.offset, entry.digest
         if entry.input is not None:
             state.input = entry.input
-        cause = entry.cause
         for event in entry.events:
-            _apply(state, event, cause)
+            _apply(state, event, entry)
     except BrokenHistory as broken:
         names = ", ".join(type(event).__name__ for event in entry.events)
         raise BrokenHistory(f"entry {entry.offset} ({names}) cannot stand in this log: {broken}") from None
     return state
 
 
-def _apply(state: State, event: Event, cause: Cause) -> None:
+def _apply(state: State, event: Event, entry: Entry) -> None:
     match event:
         case Start():
             require(state.generation == 0, "the run has started already")
             state.run, state.dataset, state.seed, state.num_rows = event.run, event.dataset, event.seed, event.num_rows
             state.settings = dict(event.config)
             state.rules = Rules.of(state.settings)
-            state.generation = cause.offset
+            state.generation = entry.offset
         case Fork():
             new_terms.fork(state, event)
         case Open():
@@ -123,7 +124,7 @@ def _apply(state: State, event: Event, cause: Cause) -> None:
             new_terms.configure(state, event)
         case Resume():
             require(event.version <= state.version, f"version {event.version} is above {state.version}")
-            state.generation, state.standing = cause.offset, event.version
+            state.generation, state.standing = entry.offset, event.version
             # The newest whole checkpoint is loaded: what is recorded above it is not whole, and must be saved again.
             for version in [v for v in state.checkpoints if v > event.version or not event.checkpoint]:
                 del state.checkpoints[version]
@@ -149,10 +150,13 @@ def _apply(state: State, event: Event, cause: Cause) -> None:
                 stamp(state, find(state, prompt, *places), event.step)
         case Dispatch():
             group = find(state, event.prompt, Place.WAITING, Place.BACKING_OFF)
-            require(event.attempt == group.attempt + 1, f"attempt {event.attempt} does not follow {group.attempt}")
-            require(event.step == group.step, f"prompt {event.prompt} is stamped {group.step}, not {event.step}")
+            if event.attempt != group.attempt + 1:
+                raise BrokenHistory(f"attempt {event.attempt} does not follow {group.attempt}")
+            if event.step != group.step:
+                raise BrokenHistory(f"prompt {event.prompt} is stamped {group.step}, not {event.step}")
             state.slots += 1
-            group.slot, group.attempt, group.weights, group.order = state.slots, event.attempt, event.weights, cause
+            group.slot, group.attempt, group.weights = state.slots, event.attempt, event.weights
+            group.order = entry.cause
             move(state, group, Place.IN_FLIGHT)
         case Retry():
             _retry(state, event)
@@ -227,7 +231,7 @@ def _apply(state: State, event: Event, cause: Cause) -> None:
                 move(state, group, Place.WAITING)
                 group.finished, group.not_before = None, 0.0
         case Select():
-            _select(state, event, cause)
+            _select(state, event, entry.cause)
         case Train():
             _train(state, event)
         case Publish():
@@ -242,7 +246,7 @@ def _apply(state: State, event: Event, cause: Cause) -> None:
             if worker is not None:
                 state.workers[event.worker] = Worker(role=worker.role, version=event.version)
         case Save():
-            state.saves[event.version] = cause
+            state.saves[event.version] = entry.cause
         case Checkpoint():
             if event.version > (state.newest_checkpoint() or 0):
                 state.resumes_in_vain = 0
@@ -267,7 +271,7 @@ def _apply(state: State, event: Event, cause: Cause) -> None:
             state.finish = event.reason
         case Archive():
             require(event.first == state.archived + 1, f"entry {event.first} does not follow {state.archived}")
-            require(event.first <= event.last < cause.offset, f"entries {event.first}..{event.last} are not all there")
+            require(event.first <= event.last < entry.offset, f"entries {event.first}..{event.last} are not all there")
             state.archived = event.last
         case Late() | Stall() | Note():
             pass

@@ -23,6 +23,15 @@ class ReadyIndex:
     unfinished: SortedDict = field(default_factory=SortedDict)
     """Weights that orders in flight ask for -> how many such orders."""
 
+    def copy(self) -> "ReadyIndex":
+        """An index of its own with the same groups."""
+        return ReadyIndex(
+            by_slot=self.by_slot.copy(),
+            by_step=SortedDict({step: slots.copy() for step, slots in self.by_step.items()}),
+            by_weight=SortedDict({born: slots.copy() for born, slots in self.by_weight.items()}),
+            unfinished=self.unfinished.copy(),
+        )
+
     def add(self, prompt: int, slot: int, step: int | None, born: int) -> None:
         """A group came into the buffer."""
         self.by_slot[slot] = prompt

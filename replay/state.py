@@ -7,7 +7,7 @@ Rule 4: no clock: time stands on entries. ``not_before`` and ``deadline`` are wa
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -297,6 +297,22 @@ class State:
     def num_open(self) -> int:
         """Groups that use up buffer capacity."""
         return sum(len(self.places[place]) for place in OPEN_PLACES)
+
+    def copy(self) -> "State":
+        """A State of its own, for whoever folds on from here: what never changes is shared, all else is copied."""
+        return replace(
+            self,
+            settings=dict(self.settings),  # its sections are copied by whoever changes them
+            groups={prompt: replace(group) for prompt, group in self.groups.items()},
+            places={place: dict(prompts) for place, prompts in self.places.items()},
+            ready=self.ready.copy(),
+            steps={number: Step(shortfall=s.shortfall, chunks=list(s.chunks)) for number, s in self.steps.items()},
+            loans=dict(self.loans),
+            published=dict(self.published),
+            saves=dict(self.saves),
+            checkpoints=dict(self.checkpoints),
+            workers=dict(self.workers),
+        )
 
     def settled(self) -> int:
         """How many ordinals are trained, dropped, filtered, or evicted for good."""
