@@ -22,7 +22,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from rollog.events.errors import LogError, ServerRefused, ServerUnreachable
-from rollog.events.server_url import mistake, names_a_server, unreadable, why_no_tls
+from rollog.events.server_url import CERTIFICATE_GOES, mistake, names_a_server, unreadable, why_no_tls
 
 MAX_SOCKET_PATH_BYTES: Final = 107
 SOCKET_TIMEOUT_S: Final = 5.0
@@ -115,6 +115,8 @@ class Address:
         pool: Any = redis.ConnectionPool  # the pool only makes the connection, it never holds it
         folder, remedy = None, "start the server, or correct the address"
         if self.socket is None:
+            if (self.url or "").startswith("rediss://"):  # why a server closed at once, it does not always get to say
+                remedy = f"{remedy}; if it asks its clients for a certificate, {CERTIFICATE_GOES}"
             pool = pool.from_url(self.url or "", **options)
         else:
             path, folder = reachable(self.socket)

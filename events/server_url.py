@@ -89,7 +89,7 @@ def why_no_tls(error: BaseException) -> str | None:
             return f"does not accept this client ({reason}): {CERTIFICATE_GOES}"
         case ssl.SSLError() if "MISMATCH" in reason:
             return f"cannot be asked: ssl_keyfile does not belong to ssl_certfile ({reason}). Give the key of that one"
-        case ssl.SSLError() if not reason or "PEM" in reason or "NO_CERTIFICATE" in reason or "BAD_" in reason:
+        case ssl.SSLError() if any(word in f"{reason} {refusal}" for word in ("PEM", "NO_CERTIFICATE", "BAD_")):
             what = "cannot be asked: a file that its URL names is not what it should be"
             return f"{what} ({reason or refusal}). Give PEM files, and ssl_password for a key that is encrypted"
     return None

@@ -42,11 +42,12 @@ class Proxy:
         return Address(socket=self.path, user=of.user, password=of.password, timeout_s=1.0)
 
     def release(self) -> None:
-        """Deliver what came late, and wait for the server's answers."""
+        """Deliver what came late, and wait for the server's answers; a server that was ended meanwhile gets nothing."""
         while self.kept:
             upstream, request = self.kept.pop()
-            upstream.sendall(request)
-            drained(upstream)
+            with suppress(BrokenPipeError, ConnectionResetError):
+                upstream.sendall(request)
+                drained(upstream)
             upstream.close()
 
     def close(self) -> None:
