@@ -1,12 +1,14 @@
 """The trainer's files in a checkpoint: all that the next step depends on.
 
-    model/                 a Hugging Face folder: model.safetensors, config.json, and the tokenizer's files
+    model/                 a Hugging Face folder that any engine serves as it is: model.safetensors, config.json, the
+                           tokenizer's files, chat template and generation settings of the model that the run began with
     optimizer.safetensors  AdamW's state, <parameter>/exp_avg and so on
     trainer.json           version, parameter groups with the names of their parameters, state of the random numbers
 
 Rule 1: a trainer made from these files continues bit for bit as the one that wrote them would have.
 Rule 2: the learning rate follows from the version, so no scheduler is saved.
 Rule 3: anything missing, extra or of another shape is a CheckpointError; nothing is filled in.
+Rule 4: weights that lie published in the same bytes are not written a second time: the file is linked.
 """
 
 import json
@@ -20,7 +22,14 @@ from transformers import PreTrainedModel
 
 from rollog.pipeline.checkpoints import CheckpointError
 from rollog.pipeline.durable import canonical_json
-from rollog.pipeline.training.weights import WEIGHTS_FILE, copy_into, read_tensors, unique_tensors, write_tensors
+from rollog.pipeline.training.weights import (
+    WEIGHTS_FILE,
+    copy_into,
+    link_weights,
+    read_tensors,
+    unique_tensors,
+    write_tensors,
+)
 
 FORMAT: Final = 1
 MODEL_FOLDER: Final = "model"
@@ -32,11 +41,18 @@ _SMALL_FILES: Final = (".json", ".jinja", ".txt", ".model")
 
 
 def write_trainer(
-    folder: Path, *, model: PreTrainedModel, optimizer: torch.optim.AdamW, version: int, model_folder: Path
+    folder: Path,
+    *,
+    model: PreTrainedModel,
+    optimizer: torch.optim.AdamW,
+    version: int,
+    model_folder: Path,
+    published: tuple[Path, str] | None = None,
 ) -> None:
     """Fill `folder` with the trainer's files. Small files of `model_folder` are copied, so that the result is a model.
 
-    Does not sync; `rollog.pipeline.checkpoints.write` does.
+    `published`: folder and digest of this very model's published weights, in its own number format. Does not sync;
+    `rollog.pipeline.checkpoints.write` does.
     """
     target = folder / MODEL_FOLDER
     target.mkdir()
@@ -44,7 +60,8 @@ def write_trainer(
         if path.is_file() and path.suffix in _SMALL_FILES and not path.name.endswith(".safetensors.index.json"):
             shutil.copyfile(path, target / path.name)
     model.config.to_json_file(target / "config.json")
-    write_tensors(unique_tensors(model), target / WEIGHTS_FILE)
+    if published is None or not link_weights(*published, target / WEIGHTS_FILE):
+        write_tensors(unique_tensors(model), target / WEIGHTS_FILE)
     names = _names(model)
     state = {
         f"{parameter_name}/{name}": optimizer.state[parameter][name].contiguous()

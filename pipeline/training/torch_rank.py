@@ -21,7 +21,7 @@ from rollog.pipeline.training.models import DTYPES, load_model
 from rollog.pipeline.training.optimizer import OptimizerSettings
 from rollog.pipeline.training.rank import PublishedFile, StepFacts
 from rollog.pipeline.training.torch_trainer import TorchTrainer
-from rollog.pipeline.training.weights import prune, publish
+from rollog.pipeline.training.weights import Published, prune, publish
 
 FORMATS = {"trainer": checkpoint_files.FORMAT}
 
@@ -33,6 +33,7 @@ class TorchRank:
         self._trainer = trainer
         self._plan = plan
         self._folder = folder
+        self._published: Published | None = None
 
     @classmethod
     def start(cls, plan: Plan, folder: RunFolder, *, version: int, checkpoint: str, max_steps: int) -> "TorchRank":
@@ -86,10 +87,14 @@ class TorchRank:
         weights = publish(self._trainer.model, version, self._folder.weights, dtype=DTYPES[self._plan.model.dtype])
         pinned = range(max(0, version - self._plan.sampler.lookahead), version + 1)
         prune(self._folder.weights, keep_versions=pinned if self._plan.determinism == "pinned" else None)
+        self._published = weights
         return PublishedFile(file=weights.file, digest=weights.digest)
 
     def save(self, ordered: Ordered) -> Manifest:
-        """Write a checkpoint."""
+        """Write a checkpoint. It shares the file of published weights that are the trainer's own, bit for bit."""
+        latest, same = self._published, None
+        if latest is not None and latest.version == self.version and self._plan.model.dtype == "float32":
+            same = (self._folder.weights / latest.file, latest.digest)
 
         def fill(folder: Path) -> None:
             checkpoint_files.write_trainer(
@@ -98,6 +103,7 @@ class TorchRank:
                 optimizer=self._trainer.optimizer,
                 version=self.version,
                 model_folder=Path(self._plan.model.path),
+                published=same,
             )
 
         return checkpoints.write(self._folder.checkpoints, ordered, fill, formats=FORMATS)

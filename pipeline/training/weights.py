@@ -21,6 +21,7 @@ from transformers import PreTrainedModel
 
 from rollog.pipeline.durable import AlreadyThere, delete_folder, file_digest, keep, new_folder
 from rollog.pipeline.errors import PipelineError
+from rollog.pipeline.links import link_file
 
 WEIGHTS_FILE = "model.safetensors"
 _FOLDER_NAME = re.compile(r"(0|[1-9]\d{0,17})-([0-9a-f]{64})")
@@ -83,6 +84,21 @@ def load_into(model: PreTrainedModel, folder: Path, digest: str) -> None:
     copy_into(model, _read(folder, digest), folder)
 
 
+def link_weights(folder: Path, digest: str, target: Path) -> bool:
+    """Give the file of the weights published in `folder` another name. False if it is gone, or not what `digest` says.
+
+    Where the disk has no links it is a copy.
+    """
+    try:
+        link_file(folder / WEIGHTS_FILE, target)
+    except FileNotFoundError:
+        return False
+    if file_digest(target) == digest:
+        return True
+    target.unlink()
+    return False
+
+
 def unique_tensors(model: PreTrainedModel, *, dtype: torch.dtype | None = None) -> dict[str, torch.Tensor]:
     """The model's parameters and buffers by name; of names that share memory only the first. Not copied if not cast."""
     tensors: dict[str, torch.Tensor] = {}
@@ -137,7 +153,8 @@ def copy_into(model: PreTrainedModel, tensors: Mapping[str, torch.Tensor], sourc
             target[name].copy_(tensor)
 
 
-def _read(folder: Path, digest: str) -> dict[str, torch.Tensor]:
+def check_weights(folder: Path, digest: str) -> Path:
+    """The file of the weights published in `folder`. Raises WeightsError if it is not what `digest` says."""
     path = folder / WEIGHTS_FILE
     if not path.is_file():
         raise WeightsError(f"{path} does not exist; it was deleted, or the folder is not the run's own")
@@ -145,4 +162,8 @@ def _read(folder: Path, digest: str) -> dict[str, torch.Tensor]:
         raise WeightsError(
             f"{path} has digest {actual}, not {digest}; it was changed after it was published: delete it"
         )
-    return read_tensors(path)
+    return path
+
+
+def _read(folder: Path, digest: str) -> dict[str, torch.Tensor]:
+    return read_tensors(check_weights(folder, digest))
