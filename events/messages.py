@@ -99,6 +99,13 @@ class NewGeneration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FleetSize:
+    """There are so many generators now: the others take no new orders and leave."""
+
+    generators: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
     """The run has finished: workers leave."""
 
@@ -237,11 +244,18 @@ class StopRequest:
     within_s: float
 
 
-Notice = NewWeights | Doorbell | NewGeneration | Ending
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleRequest:
+    """Somebody asks for so many generators."""
+
+    generators: int
+
+
+Notice = NewWeights | Doorbell | NewGeneration | FleetSize | Ending
 TrainMessage = Chunk | SaveOrder
 Result = (
     GroupDone | GroupCancelled | GroupFailed | WeightsReady | StepDone | CheckpointDone | BlobUnreadable | WorkerJoined
-    | WeightsLoaded | WorkerLeft | StopRequest
+    | WeightsLoaded | WorkerLeft | StopRequest | ScaleRequest
 )  # fmt: skip
 Message = Order | TrainMessage | Notice | Result
 
@@ -252,6 +266,7 @@ MESSAGE_TAGS: Final[Mapping[str, type[Message]]] = {
     "new_weights": NewWeights,
     "doorbell": Doorbell,
     "new_generation": NewGeneration,
+    "fleet_size": FleetSize,
     "ending": Ending,
     "group_done": GroupDone,
     "group_failed": GroupFailed,
@@ -264,5 +279,6 @@ MESSAGE_TAGS: Final[Mapping[str, type[Message]]] = {
     "weights_loaded": WeightsLoaded,
     "worker_left": WorkerLeft,
     "stop_request": StopRequest,
+    "scale_request": ScaleRequest,
 }
 """Wire tag -> message type."""

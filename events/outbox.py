@@ -2,8 +2,9 @@
 
 Rule 1: an outbox with orders rings the doorbell: the log adds one ``Doorbell`` to control, nobody else needs to.
 Rule 2: control is cut at every Publish, so it stays short however long the run. What was cut and still holds is said
-        again in the same script, before the new notice: the last ``NewGeneration``, and the last ``KEPT_WEIGHTS``
-        published files (``pinned`` loads older ones). So a notice can come twice, and a reader must not mind.
+        again in the same script, before the new notice: the last ``NewGeneration`` and ``FleetSize``, and the last
+        ``KEPT_WEIGHTS`` published files (``pinned`` loads older ones). So a notice can come twice, which no reader
+        minds.
 Rule 3: train is cut from its front, up to the first message of a step that may be trained again. So what an older
         trainer generation was told may stay a while behind it, and a reader skips that.
 Rule 4: the arguments are packed once; a resend carries the same bytes.
@@ -15,7 +16,7 @@ from typing import Final
 from rollog.events.codec import pack_message
 from rollog.events.connection import Argument
 from rollog.events.log import Outbox
-from rollog.events.messages import Chunk, Doorbell, NewGeneration, NewWeights, Notice, TrainMessage
+from rollog.events.messages import Chunk, Doorbell, FleetSize, NewGeneration, NewWeights, Notice, TrainMessage
 from rollog.events.stream_ids import id_after
 
 KEPT_WEIGHTS: Final = 64
@@ -26,6 +27,7 @@ class ControlBook:
 
     def __init__(self) -> None:
         self._generation: NewGeneration | None = None
+        self._fleet: FleetSize | None = None
         self._weights: dict[int, NewWeights] = {}
 
     def notices(self, outbox: Outbox) -> tuple[Sequence[Notice], bool]:
@@ -36,11 +38,14 @@ class ControlBook:
         cut = any(isinstance(notice, NewWeights) for notice in said)
         again: list[Notice] = []
         if cut:
-            again = [*([self._generation] if self._generation else []), *self._weights.values()]
+            held = (self._generation, self._fleet)
+            again = [*(notice for notice in held if notice is not None), *self._weights.values()]
         for notice in said:
             match notice:
                 case NewGeneration():
                     self._generation = notice
+                case FleetSize():
+                    self._fleet = notice
                 case NewWeights():
                     self._weights.pop(notice.version, None)
                     self._weights[notice.version] = notice

@@ -16,6 +16,7 @@ from rollog.events.messages import (
     GroupDone,
     GroupFailed,
     Result,
+    ScaleRequest,
     StepDone,
     StopRequest,
     WeightsLoaded,
@@ -51,6 +52,7 @@ from rollog.events.vocabulary import (
     StopReason,
     Train,
 )
+from rollog.pipeline import fleet
 from rollog.pipeline.dropping import leave_step
 from rollog.pipeline.inputs import (
     Answer,
@@ -170,6 +172,8 @@ def _answer(state: State, policy: Policy, result: Result, now: float) -> Events:
             return (Leave(worker=result.worker, role=result.role, reason=_cut(result.reason)),)
         case StopRequest():
             return _stop(state, result.reason, now + result.within_s) or (Late(what="stop"),)
+        case ScaleRequest():
+            return fleet.scaled(state, result) or (Late(what="scale"),)
         case _:
             assert_never(result)
 

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rollog.events.log import Entry, Reader
-from rollog.events.vocabulary import Checkpoint
+from rollog.events.vocabulary import Checkpoint, Configure
 from rollog.pipeline.checkpoint_store import CheckpointStore
+from rollog.pipeline.config import Plan
 from rollog.pipeline.controller import Observer
+from rollog.pipeline.run_folder import RunFolder
 from rollog.pipeline.waiting import Wait
 from rollog.replay import snapshots
 from rollog.replay.state import State
@@ -80,3 +82,18 @@ class PrunesCheckpoints:
         if self._due:
             self._due = False
             self._store.prune(state)
+
+
+class WritesSettings:
+    """Writes the settings in force into the run's folder when they change while it runs: new workers read them."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+
+    def entry(self, state: State, entry: Entry) -> None:
+        """Write them after a Configure."""
+        if any(isinstance(event, Configure) for event in entry.events):
+            self._folder.write_plan(Plan.from_settings(state.settings, origin=f"settings at entry {entry.offset:,}"))
+
+    def waiting(self, state: State, wait: Wait) -> None:
+        """Nothing to do."""

@@ -21,6 +21,7 @@ from rollog.events.vocabulary import (
     Cancel,
     Checkpoint,
     Commit,
+    Configure,
     Dispatch,
     Drop,
     Evict,
@@ -32,6 +33,7 @@ from rollog.events.vocabulary import (
     SaveReason,
     Select,
 )
+from rollog.pipeline import fleet
 from rollog.replay.state import Group, Place, Selection, State
 
 OldestUseful = Callable[[State], int]
@@ -65,6 +67,8 @@ def of_entry(state: State, entry: Entry, oldest_useful: OldestUseful) -> Outbox:
             case Publish(version=version, file=file, digest=digest):
                 useful = oldest_useful(state)
                 control.append(NewWeights(version=version, file=file, digest=digest, oldest_useful=useful))
+            case Configure(changes=changes) if fleet.SETTING in changes:
+                control.append(fleet.notice_of(state))
             case Finish(reason=finish):
                 control.append(Ending(reason=finish.value))
             case _:
@@ -86,7 +90,7 @@ def of_state(state: State, oldest_useful: OldestUseful) -> Outbox:
     """
     running = sorted(state.at(Place.IN_FLIGHT), key=lambda group: group.slot)
     useful = oldest_useful(state)
-    control: list[Notice] = [NewGeneration(generation=state.generation)]
+    control: list[Notice] = [NewGeneration(generation=state.generation), fleet.notice_of(state)]
     control += [
         NewWeights(version=version, file=weights.file, digest=weights.digest, oldest_useful=useful)
         for version, weights in sorted(state.published.items())

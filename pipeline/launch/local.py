@@ -1,6 +1,7 @@
-"""Workers as processes on this machine.
+"""Workers as processes on this machine, or wherever the ``Host`` has them.
 
-Rule 1: processes follow the State: whoever should be there and is not is started, whoever should not be there is ended.
+Rule 1: processes follow the State: whoever should be there and is not is started. A generator beyond the fleet's size
+        hears so and leaves when it has finished its orders; it is not started again.
         ``reconcile`` looks at processes each time and at leases only when something is missing.
 Rule 2: the first lease of a process is written before it starts, so that a trainer generation is never started twice:
         if its lease is there, it was. It is renewed until the process joins: a long load is not taken for death.
@@ -11,19 +12,20 @@ Rule 4: a worker that dies again and again before it has joined fails the run, w
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 from rollog.events.log import Log
 from rollog.events.vocabulary import Resume, Role
+from rollog.pipeline import fleet
+from rollog.pipeline.config import Plan
 from rollog.pipeline.errors import RunFailed
 from rollog.pipeline.inputs import WorkerGone
-from rollog.pipeline.launch.process import PidFile, WorkerProcess, last_lines
+from rollog.pipeline.launch.process import Host, PidFile, Running, ThisMachine, last_lines
 from rollog.pipeline.machine import num_cores
-from rollog.pipeline.run_folder import RunFolder
+from rollog.pipeline.run_folder import RunFolder, worker_environment
 from rollog.replay.state import Place, State
 
 GENERATOR: Final = (sys.executable, "-m", "rollog.pipeline.generation.worker")
@@ -45,7 +47,7 @@ class _Slot:
 
     name: str
     role: Role
-    process: WorkerProcess | None = None
+    process: Running | None = None
     looked: bool = False
     """Whether a process of an earlier controller has been looked for."""
     deaths: int = 0
@@ -65,7 +67,6 @@ class _Slot:
 class Crew:
     """Who works. ``generator`` and ``trainer`` are the beginnings of their command lines."""
 
-    num_generators: int
     lease_s: float
     max_steps: int
     generator: Sequence[str] = GENERATOR
@@ -77,22 +78,28 @@ def threads_of(num_generators: int) -> int:
     return int(os.environ.get("OMP_NUM_THREADS") or max(1, num_cores() // (num_generators + 1)))
 
 
+def this_machine(folder: RunFolder, plan: Plan) -> ThisMachine:
+    """Workers get this process's own variables, the server's address, and a fair share of the cores."""
+    threads = {"OMP_NUM_THREADS": str(threads_of(plan.generation.workers))}
+    return ThisMachine(folder.logs, {**os.environ, **worker_environment(plan), **threads})
+
+
 class LocalLauncher:
     """Fills the Launcher protocol. ``log`` is the controller's own connection: they share a thread."""
 
     def __init__(
         self, log: Log, log_id: Callable[[], str], folder: RunFolder, crew: Crew,
-        clock: Callable[[], float] = time.monotonic, environment: Mapping[str, str] = MappingProxyType({}),
+        clock: Callable[[], float] = time.monotonic, host: Host | None = None,
     ) -> None:  # fmt: skip
-        """``environment``: what the workers are told beside this process's own variables."""
+        """``host``: where the workers run; this machine, unless another one is given."""
         self._log = log
         self._log_id = log_id
         self._folder = folder
         self._crew = crew
         self._clock = clock
+        self._host = host or ThisMachine(folder.logs, os.environ)
         self._trainer = _Slot(RANK_NAME, Role.TRAINER)
-        self._generators = [_Slot(f"gen-{number}", Role.GENERATOR) for number in range(crew.num_generators)]
-        self._environment = {**os.environ, **environment, "OMP_NUM_THREADS": str(threads_of(crew.num_generators))}
+        self._generators: dict[str, _Slot] = {}
 
     def reconcile(self, state: State) -> Sequence[WorkerGone]:
         """Start what the State asks for and is not there; returns the workers found dead since the last call.
@@ -100,27 +107,28 @@ class LocalLauncher:
         Raises ``RunFailed`` when a worker dies again and again before it has joined.
         """
         gone: list[WorkerGone] = []
-        if not self._trainer.looked:
-            self._end_surplus()
-        for slot in (self._trainer, *self._generators):
+        wanted = [fleet.name_of(number) for number in range(fleet.size_of(state))]
+        for name in (*wanted, *(name for name, worker in state.workers.items() if worker.role is Role.GENERATOR)):
+            self._generators.setdefault(name, _Slot(name, Role.GENERATOR))
+        for slot in (self._trainer, *self._generators.values()):
             gone += self._find_out(slot, state)
         if self._trainer.process is None:
             self._start_trainer(state)
         if state.stopping is None or state.count(Place.IN_FLIGHT):  # a drain waits for orders that nobody took yet
-            for slot in self._generators:
-                if slot.process is None:
-                    self._start_generator(slot)
+            for name in wanted:
+                if self._generators[name].process is None:
+                    self._start_generator(self._generators[name])
         return gone
 
     def end(self, worker: str) -> None:
         """End a worker that hangs: a stopped process does not hear anything gentler."""
-        for slot in self._generators:
-            if slot.name == worker and slot.process is not None:
-                slot.process.kill()
+        slot = self._generators.get(worker)
+        if slot is not None and slot.process is not None:
+            slot.process.kill()
 
     def close(self, *, kill: bool) -> None:
         """Wait for the workers to leave (they were told), or end them."""
-        slots = [self._trainer, *self._generators]
+        slots = [self._trainer, *self._generators.values()]
         running = [slot.process for slot in slots if slot.process is not None]
         deadline = self._clock() + (0.0 if kill else LEAVE_WITHIN_S)
         for process in running:
@@ -137,7 +145,7 @@ class LocalLauncher:
         if not slot.looked:
             slot.looked, slot.began = True, self._clock()
             if (file := PidFile.read(self._pid_file(slot.name))) is not None:
-                slot.process = WorkerProcess.adopt(slot.name, file)
+                slot.process = self._host.adopt(slot.name, file)
                 if slot.process is None and (slot.role is Role.GENERATOR or file.number == state.generation):
                     yield WorkerGone(worker=slot.name, role=slot.role, reason="its process is gone")
         process = slot.process
@@ -169,7 +177,7 @@ class LocalLauncher:
             )
         yield WorkerGone(worker=slot.name, role=slot.role, reason=reason)
 
-    def _vouch(self, slot: _Slot, process: WorkerProcess) -> None:
+    def _vouch(self, slot: _Slot, process: Running) -> None:
         """Renew the leases of a process that is alive and still loads."""
         now = self._clock()
         if now - slot.began <= LOAD_WITHIN_S and now - slot.vouched >= self._crew.lease_s / 3:
@@ -212,20 +220,13 @@ class LocalLauncher:
         self._put_leases(slot, number)
         command = (*command, "--run", str(self._folder.path.resolve()))
         slot.began = self._clock()
-        slot.process = WorkerProcess.start(slot.name, number, command, self._folder.logs, self._environment)
+        slot.process = self._host.start(slot.name, number, command)
 
     def end_earlier(self) -> None:
         """End the workers of an earlier controller, because they have other settings."""
-        self._end_except(frozenset())
-
-    def _end_surplus(self) -> None:
-        """Generators of an earlier controller that had more of them."""
-        self._end_except(frozenset({slot.name for slot in (self._trainer, *self._generators)}))
-
-    def _end_except(self, kept: frozenset[str]) -> None:
         for path in self._folder.logs.glob("*.pid"):
             file = PidFile.read(path)
-            if path.stem not in kept and file is not None and (process := WorkerProcess.adopt(path.stem, file)):
+            if file is not None and (process := self._host.adopt(path.stem, file)):
                 process.kill()
                 process.wait(LEAVE_WITHIN_S)
                 process.close()

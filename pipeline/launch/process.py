@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from rollog.events.durable import write_synced
 
@@ -37,6 +38,63 @@ class PidFile:
             return cls(int(found["pid"]), int(found["number"]), tuple(map(str, found["command"])))
         except (OSError, ValueError, KeyError, TypeError):
             return None
+
+
+class Running(Protocol):
+    """A worker that was started. ``number``: the incarnation or trainer generation that it was started for."""
+
+    @property
+    def number(self) -> int:
+        """Which start of the worker it is."""
+        ...
+
+    def alive(self) -> bool:
+        """Whether it runs still."""
+        ...
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for its end; False when it runs still after that long."""
+        ...
+
+    def kill(self) -> None:
+        """End it. Everything that a worker writes is whole or not there, so it needs no warning."""
+        ...
+
+    def ending(self) -> str:
+        """How it ended, for people. Call it when it is gone."""
+        ...
+
+    def close(self) -> None:
+        """Let go of a worker that is gone."""
+        ...
+
+
+class Host(Protocol):
+    """Where workers run: this machine, or the nodes of a cluster."""
+
+    def start(self, name: str, number: int, command: Sequence[str]) -> Running:
+        """Start a worker; its pid file and its log come to lie in the run's folder."""
+        ...
+
+    def adopt(self, name: str, file: PidFile) -> Running | None:
+        """The worker that an earlier controller started, if it runs still."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ThisMachine:
+    """Workers are processes here. ``environment``: all the variables that they get."""
+
+    logs: Path
+    environment: Mapping[str, str]
+
+    def start(self, name: str, number: int, command: Sequence[str]) -> "WorkerProcess":
+        """Start a process."""
+        return WorkerProcess.start(name, number, command, self.logs, self.environment)
+
+    def adopt(self, name: str, file: PidFile) -> "WorkerProcess | None":
+        """The process with this id, if it is still the same one."""
+        return WorkerProcess.adopt(name, file)
 
 
 class WorkerProcess:

@@ -234,7 +234,6 @@ def controller(arguments: Sequence[str]) -> None:
         server.log = WitnessedLog(server.log)
     me = (sys.executable, str(Path(__file__).resolve()))
     crew = Crew(
-        num_generators=ready.plan.generation.workers,
         lease_s=ready.plan.flow.lease_s,
         max_steps=ready.policy.max_steps,
         generator=(*me, "generator"),

@@ -11,7 +11,8 @@ import pytest
 from rollog.events.codec import seal
 from rollog.events.log import Outbox
 from rollog.events.memory_log import MemoryServer
-from rollog.events.vocabulary import Open, Resume, Role, Start
+from rollog.events.vocabulary import Configure, Open, Resume, Role, Start
+from rollog.pipeline import fleet
 from rollog.pipeline.config import Plan
 from rollog.pipeline.errors import RunFailed
 from rollog.pipeline.launch.local import Crew, LocalLauncher
@@ -58,7 +59,9 @@ class Stage:
         self.log = log
 
     def launcher(self, *, generators: int = 1, generator=SLEEPER, trainer=SLEEPER) -> LocalLauncher:
-        crew = Crew(num_generators=generators, lease_s=10.0, max_steps=5, generator=generator, trainer=trainer)
+        if generators != fleet.size_of(self.state):
+            self.append(Configure(changes={"generation.workers": generators}, cursor=self.state.cursor))
+        crew = Crew(lease_s=10.0, max_steps=5, generator=generator, trainer=trainer)
         self.launchers.append(LocalLauncher(self.log, lambda: "log id", self.folder, crew))
         return self.launchers[-1]
 
@@ -187,7 +190,7 @@ def test_a_later_launcher_adopts_who_lives_and_knows_at_once_who_is_dead(stage):
 
 
 def test_a_long_load_is_not_taken_for_death(stage):
-    crew = Crew(num_generators=1, lease_s=0.03, max_steps=5, generator=SLEEPER, trainer=SLEEPER)
+    crew = Crew(lease_s=0.03, max_steps=5, generator=SLEEPER, trainer=SLEEPER)
     launcher = LocalLauncher(stage.log, lambda: "log id", stage.folder, crew)
     stage.launchers.append(launcher)
     launcher.reconcile(stage.state)
@@ -228,13 +231,30 @@ def test_a_trainer_of_an_older_generation_is_ended(stage):
     assert os.waitid(os.P_PID, before, os.WEXITED | os.WNOWAIT).si_status == signal.SIGKILL
 
 
-def test_generators_that_are_no_longer_wanted_are_ended(stage):
+def test_a_generator_that_is_no_longer_wanted_leaves_by_itself_and_is_not_started_again(stage):
     stage.launcher(generators=2).reconcile(stage.state)
+    stage.state.workers["gen-1"] = Worker(role=Role.GENERATOR)
     surplus = stage.pid("gen-1")
+    launcher = stage.launcher(generators=1)
 
+    launcher.reconcile(stage.state)
+    assert alive(surplus)
+    os.kill(surplus, signal.SIGKILL)
+    (gone,) = stage.until_gone(launcher)
+    launcher.reconcile(stage.state)
+
+    assert gone.worker == "gen-1"
+    assert stage.pid("gen-1") == surplus
+
+
+def test_generators_that_a_fleet_has_more_of_are_started_beside_the_others(stage):
     stage.launcher(generators=1).reconcile(stage.state)
+    first = stage.pid("gen-0")
 
-    assert os.waitid(os.P_PID, surplus, os.WEXITED | os.WNOWAIT).si_status == signal.SIGKILL
+    stage.launcher(generators=3).reconcile(stage.state)
+
+    assert stage.pid("gen-0") == first
+    assert all(alive(stage.pid(f"gen-{number}")) for number in range(3))
 
 
 def test_a_worker_that_dies_three_times_before_it_joins_fails_the_run_with_its_last_words(stage):
