@@ -2,8 +2,8 @@
 
 Rule 1: a wrong setting is refused, with the line that mends it. Nothing is set silently on somebody else's server.
 Rule 2: ``relaxed`` (``appendfsync everysec``) is a choice with a name: it can lose acknowledged entries on a kill.
-Rule 3: the default user keeps its permissions, even when it is switched off: Redis 7.0 replays scripts from the
-        append-only file as that user, and without permissions every scripted entry is lost at load, silently.
+Rule 3: the default user keeps its permissions, even when it is switched off: Redis 7.0 and 8.2 replay scripts from
+        the append-only file as that user, and without permissions every scripted entry is lost at load, silently.
 """
 
 from dataclasses import dataclass

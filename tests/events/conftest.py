@@ -7,7 +7,7 @@ import signal
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,7 +17,7 @@ import pytest
 import servers
 from proxy import Proxy
 from rollog.events.codec import seal
-from rollog.events.connection import Address
+from rollog.events.connection import SOCKET_TIMEOUT_S, Address
 from rollog.events.file_log import GrowingLog
 from rollog.events.log import Desk, Entry, Head, Log, Outbox, Pen
 from rollog.events.memory_log import MemoryServer
@@ -205,8 +205,8 @@ def log_of() -> Iterator[Callable[..., RedisLog]]:
     """``log_of(run_folder)``: a controller's connection to the run ``run``, with its mark."""
     made: list[RedisLog] = []
 
-    def connect(run_folder: Path, **options: Any) -> RedisLog:
-        address = Address.embedded(run_folder, "controller")
+    def connect(run_folder: Path, *, timeout_s: float = SOCKET_TIMEOUT_S, **options: Any) -> RedisLog:
+        address = replace(Address.embedded(run_folder, "controller"), timeout_s=timeout_s)
         made.append(RedisLog(address, "run", mark=mark_of(run_folder), **options))
         return made[-1]
 

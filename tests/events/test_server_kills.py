@@ -1,25 +1,25 @@
-"""A server that is killed, stopped, torn or emptied: what was acknowledged is there, or an error says what is not."""
+"""A server that is killed, stopped or emptied: what was acknowledged is there, or an error says what is not."""
 
 import os
 import signal
+import subprocess
 import threading
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rollog.events.connection import Address, ServerSaid
-from rollog.events.errors import LogUncertain, LostTail
-from rollog.events.server import start
+from rollog.events.connection import Address, Patience, ServerSaid
+from rollog.events.errors import Fenced, LogUncertain, LostTail, ServerUnreachable
 
 
-def hammer(run_folder: Path, writer: Any, kill: Any, log_of: Any, rounds: int) -> None:
+def hammer(run_folder: Path, serve: Any, writer: Any, kill: Any, log_of: Any, rounds: int) -> None:
     """Kill the server in the middle of windows; what was acknowledged must all be there, once."""
-    start(run_folder)
+    serve(run_folder)
     log, acknowledged = log_of(run_folder, answer_within_s=0.0), []
     for number in range(rounds):
-        pen = writer(log, f"nonce-{number}")
+        pen, before = writer(log, f"nonce-{number}"), len(acknowledged)
         killer = threading.Timer(0.01 * (1 + number % 5), kill, [run_folder])
         killer.start()
         with suppress(LogUncertain):
@@ -28,30 +28,35 @@ def hammer(run_folder: Path, writer: Any, kill: Any, log_of: Any, rounds: int) -
                 log.append(window)
                 acknowledged += [entry for entry, _ in window]
         killer.join()
-        start(run_folder)
-        present = {entry.offset: entry for entry in log.read()}
-        assert sorted(present) == list(range(1, len(present) + 1))
-        assert all(present[entry.offset] == entry for entry in acknowledged)
+        serve(run_folder)
+        new = acknowledged[before:]
+        found = {entry.offset: entry for entry in log.read(pen.pen.head.offset + 1)}
+        assert all(found[entry.offset] == entry for entry in new)
+    present = list(log.read())
+    assert [entry.offset for entry in present] == list(range(1, len(present) + 1))
+    assert all(present[entry.offset - 1] == entry for entry in acknowledged)
     assert len(acknowledged) > rounds
 
 
-def test_a_killed_server_keeps_every_acknowledged_entry(run_folder: Path, writer: Any, kill: Any, log_of: Any) -> None:
-    hammer(run_folder, writer, kill, log_of, 4)
+def test_a_killed_server_keeps_every_acknowledged_entry(
+    run_folder: Path, serve: Any, writer: Any, kill: Any, log_of: Any
+) -> None:
+    hammer(run_folder, serve, writer, kill, log_of, 4)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_server_killed_100_times_keeps_every_acknowledged_entry(
-    run_folder: Path, writer: Any, kill: Any, log_of: Any
+    run_folder: Path, serve: Any, writer: Any, kill: Any, log_of: Any
 ) -> None:
-    hammer(run_folder, writer, kill, log_of, 100)
+    hammer(run_folder, serve, writer, kill, log_of, 100)
 
 
 def test_a_writer_that_can_start_its_server_again_does_not_notice_the_kill(
-    run_folder: Path, writer: Any, kill: Any, log_of: Any
+    run_folder: Path, serve: Any, writer: Any, kill: Any, log_of: Any
 ) -> None:
-    start(run_folder)
-    log = log_of(run_folder, revive=lambda: start(run_folder))
+    serve(run_folder)
+    log = log_of(run_folder, revive=lambda: serve(run_folder))
     pen = writer(log)
     for _ in range(3):
         window = pen.window(64)
@@ -61,8 +66,11 @@ def test_a_writer_that_can_start_its_server_again_does_not_notice_the_kill(
 
 
 @pytest.mark.long
-def test_a_server_that_was_stopped_for_seconds_gets_each_entry_once(run_folder: Path, writer: Any, log_of: Any) -> None:
-    server = start(run_folder)
+def test_a_server_that_was_stopped_for_seconds_gets_each_entry_once(
+    run_folder: Path, serve: Any, writer: Any, log_of: Any
+) -> None:
+    """Longer than the 5 s after which an answer is given up: the window is sent again over a new connection."""
+    server = serve(run_folder)
     log = log_of(run_folder)
     pen = writer(log)
     pen.say()
@@ -76,51 +84,96 @@ def test_a_server_that_was_stopped_for_seconds_gets_each_entry_once(run_folder: 
     assert [entry.offset for entry in log.read()] == list(range(1, 67))
 
 
-def test_a_torn_tail_is_found_by_the_mark(run_folder: Path, writer: Any, log_of: Any) -> None:
-    server = start(run_folder)
-    log = log_of(run_folder)
+def test_a_server_that_stays_stopped_leaves_the_writer_uncertain_and_the_next_one_finds_each_entry_once(
+    run_folder: Path, serve: Any, writer: Any, log_of: Any
+) -> None:
+    server = serve(run_folder)
+    log = log_of(run_folder, timeout_s=0.5, answer_within_s=0.1)
     pen = writer(log)
-    for second in range(3):
-        pen.say(time=float(10 * second))
-    server.shutdown()
-    data = next((run_folder / "log" / "appendonlydir").glob("*.incr.aof"))
-    whole = data.read_bytes()
-    data.write_bytes(whole[:-400])
-    start(run_folder)
-    log = log_of(run_folder)
-    with pytest.raises(LostTail, match="acknowledged entries are missing"):
-        log.open("again")
+    pen.say()
+    os.kill(server.pid, signal.SIGSTOP)
+    with pytest.raises(LogUncertain, match=r"no answer for entries 2\.\.17"):
+        log.append(pen.window(16))
+    os.kill(server.pid, signal.SIGCONT)
+    again = writer(log_of(run_folder), "second")
+    assert again.head.offset in (1, 17)
+    again.say()
+    assert [entry.offset for entry in log.read()] == list(range(1, again.head.offset + 1))
 
 
-def test_a_flipped_bit_in_the_data_folder_is_found(run_folder: Path, writer: Any, log_of: Any) -> None:
-    """The append-only file has no checksum over its tail: the digest chain has to notice."""
-    server = start(run_folder)
+def test_two_controllers_of_one_killed_server_the_older_stays_fenced(
+    run_folder: Path, serve: Any, writer: Any, kill: Any, log_of: Any
+) -> None:
+    serve(run_folder)
+    older, newer = writer(log_of(run_folder), "a"), writer(log_of(run_folder), "b")
+    newer.say()
+    kill(run_folder)
+    serve(run_folder)
+    with pytest.raises(Fenced, match="epoch 2 holds the pen"):
+        older.say()
+    newer.say()
+    assert [entry.epoch for entry in newer.log.read()] == [2, 2]
+
+
+def test_a_flushed_server_stops_the_writer(run_folder: Path, serve: Any, writer: Any, log_of: Any) -> None:
+    serve(run_folder)
     log = log_of(run_folder)
     pen = writer(log)
     pen.say()
-    server.shutdown()
-    data = next((run_folder / "log" / "appendonlydir").glob("*.incr.aof"))
-    whole = bytearray(data.read_bytes())
-    whole[whole.index(b"\xa4what") + 6] ^= 1
-    data.write_bytes(whole)
-    start(run_folder)
-    log = log_of(run_folder)
-    with pytest.raises(Exception, match="restore it from an archive"):
-        list(log.read())
-
-
-def test_a_flushed_server_stops_the_writer(run_folder: Path, writer: Any, log_of: Any) -> None:
-    start(run_folder)
-    log = log_of(run_folder)
-    pen = writer(log)
-    pen.say()
-    admin = Address.embedded(run_folder, "controller").connect()
-    with pytest.raises(ServerSaid, match="NOPERM"):
+    with closing(Address.embedded(run_folder, "controller").connect()) as admin:
+        for command in ("FLUSHALL", "FLUSHDB"):
+            with pytest.raises(ServerSaid, match="NOPERM"):
+                admin.call(command)
+        admin.call("ACL", "SETUSER", "controller", "+flushall")
         admin.call("FLUSHALL")
-    admin.call("ACL", "SETUSER", "controller", "+flushall")
-    admin.call("FLUSHALL")
-    admin.close()
     with pytest.raises(LostTail, match="is gone"):
         pen.say()
     with pytest.raises(LostTail, match="It was emptied"):
         log.open("again")
+
+
+def test_a_server_that_comes_back_empty_stops_the_writer(
+    run_folder: Path, serve: Any, writer: Any, kill: Any, log_of: Any
+) -> None:
+    """Somebody deleted the server's data while it was down."""
+    serve(run_folder)
+    log = log_of(run_folder, revive=lambda: serve(run_folder))
+    pen = writer(log)
+    pen.say()
+    kill(run_folder)
+    for file in (run_folder / "log" / "appendonlydir").iterdir():
+        file.unlink()
+    with pytest.raises(LostTail, match="is gone"):
+        pen.say()
+    for accept_loss in (False, True):
+        with pytest.raises(LostTail, match="It was emptied"):
+            log_of(run_folder, accept_loss=accept_loss).open("again")
+
+
+def test_a_second_server_that_somebody_starts_in_the_folder_is_found_behind_the_mark(
+    run_folder: Path, serve: Any, writer: Any, log_of: Any, pid_of: Any
+) -> None:
+    """rollog never starts two, a hand can. The second takes the socket and does not see what the first acknowledges."""
+    first = serve(run_folder)
+    pen = writer(log_of(run_folder))
+    pen.say(time=0.0)
+    second = subprocess.Popen([serve.keywords["binary"], run_folder / "log" / "server.conf"])
+
+    def second_answers() -> None:
+        if pid_of(run_folder) != second.pid:
+            raise ServerUnreachable("the socket is still the first one's")
+
+    try:
+        Patience(20).insist(second_answers)
+        pen.say(time=10.0)
+        with pytest.raises(LostTail, match="1 acknowledged entries are missing"):
+            writer(log_of(run_folder), "newer")
+    finally:
+        second.kill()
+        second.wait()
+        os.kill(first.pid, signal.SIGKILL)
+        os.waitpid(first.pid, 0)
+    serve(run_folder)
+    log = log_of(run_folder)
+    assert [entry.offset for entry in log.read()] == [1, 2]
+    writer(log, "third").say()
