@@ -57,9 +57,15 @@ def server(request: pytest.FixtureRequest, running: Callable[[str], EmbeddedServ
 
 
 @pytest.fixture(params=servers.OTHERS_LONG)
-def serve(request: pytest.FixtureRequest) -> Callable[..., EmbeddedServer]:
+def program(request: pytest.FixtureRequest) -> Path:
+    """The program of each server in turn."""
+    return servers.program_of(request.param)
+
+
+@pytest.fixture
+def serve(program: Path) -> Callable[..., EmbeddedServer]:
     """``serve(run_folder)``: start or adopt the run's own server, of each kind in turn."""
-    return partial(start, binary=servers.program_of(request.param))
+    return partial(start, binary=program)
 
 
 @dataclass

@@ -57,7 +57,7 @@ def worker_of(run_folder: Path) -> Any:
 def test_a_default_user_without_permissions_is_refused_before_a_restart_loses_what_scripts_wrote(
     run_folder: Path, program: Path, writer: Any, log_of: Any, kill: Any
 ) -> None:
-    """Switched off it loses nothing. Without permissions a Redis comes back without the entries; a Valkey keeps them."""
+    """Switched off it loses nothing. Without permissions a Redis comes back without the entries, a Valkey with them."""
     facts = start(run_folder, binary=program).facts
     pen = writer(log_of(run_folder))
     pen.log.append(pen.window(3))
