@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from rollog.events.server_url import SECRETS
-from rollog.pipeline import plan_bounds, plan_checks, plan_file
+from rollog.pipeline import compaction_checks, plan_bounds, plan_checks, plan_file
 from rollog.pipeline.errors import PlanError
 from rollog.pipeline.settings import (
     CheckpointSettings,
@@ -26,6 +26,7 @@ from rollog.pipeline.settings import (
     Count,
     Data,
     Determinism,
+    Environment,
     Failure,
     Flow,
     Generation,
@@ -44,6 +45,7 @@ MAY_CHANGE: Final = (
     "sampler.",
     "failure.",
     "flow.",
+    "environment.timeout_s",
     "checkpoint.",
     "generation.workers",
     "training.ranks",
@@ -66,6 +68,7 @@ class Plan(Section):
     reward: Named = "rollog.pipeline.environments.rewards:exact"
     """``module:function`` or ``file.py:function`` (relative to the settings file) with the signature
     ``(prompt, completion, answer, **row) -> float``."""
+    environment: Environment = Environment()
     grpo: Grpo = Grpo()
     optimizer: Optimizer = Optimizer()
     sampler: Sampler = Sampler()
@@ -94,6 +97,7 @@ class Plan(Section):
         PlanError names every wrong setting by its dotted path; ``origin`` says where the settings stand.
         """
         plan_checks.refuse_later(settings, origin)
+        compaction_checks.refuse_unfixed_batches(settings, origin)
         try:
             return cls.model_validate(settings)
         except ValidationError as error:

@@ -12,6 +12,7 @@ buffer capacity       N(K+1)                 in_order keeps up to K+1 admitted b
 streaming minimum     N                      whole-step: the first chunk waits for every group of the step
 floor                 ceil(N x f)            f = failure.min_step_fraction, as an IEEE double product: N = 100, f = 0.55
                                              gives 56, since 100 x 0.55 is a little more than 55
+                      N under compaction     a step is N groups there, never fewer
 steps                 epochs x M // N        whole steps in the data; grpo.max_steps may only ask for fewer
 left                  epochs x M mod N       the last prompts, which fill no step and are never handed out
 
@@ -56,7 +57,8 @@ class Derived:
             f"flow.max_buffered_groups: {self.max_buffered_groups:,} ({self.sampler} needs "
             f"{self.needed_buffer_capacity:,})",
             f"flow.min_groups_for_streaming: {self.min_groups_for_streaming:,} (null: the whole step)",
-            f"smallest step: {self.step_floor:,} groups (ceil(prompts_per_step x min_step_fraction))",
+            f"smallest step: {self.step_floor:,} groups (ceil(prompts_per_step x min_step_fraction); all of them "
+            f"under compaction)",
         )
 
 
@@ -76,7 +78,9 @@ def streaming_minimum(plan: "Plan") -> int:
 
 
 def step_floor(plan: "Plan") -> int:
-    """Fewest groups that a step may train; at least 1, since the fraction is above 0."""
+    """Fewest groups that a step may train; at least 1, since the fraction is above 0, and N under compaction."""
+    if plan.compaction.enabled:
+        return plan.grpo.prompts_per_step
     return math.ceil(plan.grpo.prompts_per_step * plan.failure.min_step_fraction)
 
 

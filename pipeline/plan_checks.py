@@ -10,6 +10,7 @@ Rule 3: nothing of the user's is imported here: a plan is also made by those who
 from collections.abc import Mapping, Set
 from typing import TYPE_CHECKING, Any, Final
 
+from rollog.pipeline import compaction_checks
 from rollog.pipeline.errors import PlanError
 from rollog.pipeline.plan_bounds import check_capacity, streaming_minimum
 
@@ -22,7 +23,6 @@ BITWISE_ENGINES: Final = frozenset({"torch"})
 LATER: Final[Mapping[str, tuple[frozenset[Any], str]]] = {
     "generation.engine": (frozenset({"vllm"}), "torch"),
     "training.engine": (frozenset({"megatron"}), "torch"),
-    "compaction.enabled": (frozenset({True}), "false"),
     "launch": (frozenset({"ray"}), "local"),
     "track.wandb": (frozenset({True}), "false"),
     "track.tensorboard": (frozenset({True}), "false"),
@@ -53,6 +53,7 @@ def check(plan: "Plan") -> None:
     _check_replacement(plan)
     _check_requeues(plan)
     _check_learning(plan)
+    compaction_checks.check(plan)
     if plan.determinism == "pinned":
         check_pinned(plan)
 
@@ -136,11 +137,6 @@ def _check_learning(plan: "Plan") -> None:
         )
     if plan.model.system_prompt is not None and not plan.model.chat_template:
         raise PlanError("model.system_prompt needs model.chat_template=true. Set that, or remove the system prompt.")
-    if plan.compaction.max_context_tokens is not None and not plan.compaction.enabled:
-        raise PlanError(
-            f"compaction.max_context_tokens={plan.compaction.max_context_tokens} would do nothing with "
-            f"compaction.enabled=false. Remove it; model.max_tokens bounds an answer."
-        )
 
 
 def check_pinned(plan: "Plan", bitwise: Set[str] = BITWISE_ENGINES) -> None:
@@ -151,7 +147,8 @@ def check_pinned(plan: "Plan", bitwise: Set[str] = BITWISE_ENGINES) -> None:
          "only there does a step train prompts that do not depend on which group was finished first"),
         (streaming_minimum(plan) == n, f"flow.min_groups_for_streaming={streaming_minimum(plan)}", "null",
          "gradients of chunks add up in the order of arrival"),
-        (failure.on_dropped_prompt == "shrink", f"failure.on_dropped_prompt={failure.on_dropped_prompt}", "shrink",
+        (failure.on_dropped_prompt == "shrink" or _drops_nothing(plan),
+         f"failure.on_dropped_prompt={failure.on_dropped_prompt}", "shrink",
          "which spare stands in depends on the order of arrival"),
         (failure.max_consecutive_dropped_prompts == 0,
          f"failure.max_consecutive_dropped_prompts={failure.max_consecutive_dropped_prompts}", "0",
@@ -166,3 +163,9 @@ def check_pinned(plan: "Plan", bitwise: Set[str] = BITWISE_ENGINES) -> None:
     for holds, have, use, reason in conditions:
         if not holds:
             raise PlanError(f"determinism=pinned cannot go with {have}: {reason}. Use {use}, or determinism=off.")
+
+
+def _drops_nothing(plan: "Plan") -> bool:
+    """Whether no spare is ever needed: compaction asks for spares, and a run that drops nothing never takes one."""
+    failure = plan.failure
+    return plan.compaction.enabled and failure.max_skipped_prompts == 0 and failure.filter == "none"

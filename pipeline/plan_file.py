@@ -16,7 +16,7 @@ from yaml import YAMLError
 
 from rollog.pipeline.errors import PlanError
 
-NAMES_CODE: Final = ("reward", "failure.filter", "sampler.target")
+NAMES_CODE: Final = ("reward", "environment.play", "failure.filter", "sampler.target")
 """Settings that may name a function or a class in a file."""
 
 

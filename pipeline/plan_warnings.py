@@ -88,7 +88,7 @@ def _holes(plan: "Plan") -> Iterator[str]:
 
 
 def _replacement_without_steps(plan: "Plan") -> Iterator[str]:
-    if plan.failure.on_dropped_prompt == "replace":
+    if plan.failure.on_dropped_prompt == "replace" and not plan.compaction.enabled:  # which asks for it in any case
         yield (
             f"failure.on_dropped_prompt=replace does nothing with sampler.name={plan.sampler.name}: no prompt is meant "
             f"for a step there, so no step lacks one that is dropped. Remove it, or choose in_order."

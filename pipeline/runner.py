@@ -21,6 +21,7 @@ from rollog.pipeline.archivist import EVERY, Archivist
 from rollog.pipeline.checkpoint_store import CheckpointStore
 from rollog.pipeline.config import Plan, changes_on_resume, resumed_plan
 from rollog.pipeline.controller import Controller, Observer
+from rollog.pipeline.environments.environment_child import environment_of
 from rollog.pipeline.environments.filters import rule_of
 from rollog.pipeline.environments.reward_child import RewardChild
 from rollog.pipeline.errors import ModelError, PlanError
@@ -91,7 +92,10 @@ def check(plan: Plan, slate: tuple[int, int] = (0, 0)) -> tuple[Loader, Policy]:
         raise ModelError(f"model.path={folder}: no *.safetensors in it. Save the model again with save_pretrained.")
     loader = Loader.open(plan.data, seed=plan.seed, prompts_per_step=plan.grpo.prompts_per_step)
     policy = Policy.of(plan, loader, slate)
-    with RewardChild(plan.reward, plan.flow.reward_timeout_s, rule=rule_of(plan.failure.filter)):
+    with (
+        RewardChild(plan.reward, plan.flow.reward_timeout_s, rule=rule_of(plan.failure.filter)),
+        environment_of(plan.environment),
+    ):
         return loader, policy
 
 

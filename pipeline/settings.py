@@ -303,15 +303,47 @@ class Training(Section):
     """Rows in one forward and backward pass."""
     logprob_batch: Positive = 8
     """Rows in one forward pass that only computes old logprobs."""
+    sequence_packing: Literal[False] = False
+    """false: a row of a micro batch is one row of a rollout. Several in one are not possible: their number would
+    vary."""
+    dynamic_batching: Literal[False] = False
+    """false: every micro batch has micro_batch rows. Batches by tokens are not possible: ranks would have unequal
+    numbers."""
+    interleaved_pipeline: Literal[False] = False
+    """false: no pipeline that interleaves stages, which needs a number of micro batches that does not vary."""
+
+
+class Environment(Section):
+    """Rollouts of several turns. How an environment is written stands in ``pipeline/environments/multi_turn.py``."""
+
+    play: Named | None = None
+    """``module:function`` or ``file.py:function`` (relative to the settings file), an ``async def`` with the signature
+    ``(chat, *, prompt, answer, **row) -> float | str``: it talks with the model, and ends with the rollout's reward or
+    with a text that ``reward`` scores. null: one question, one answer."""
+    options: dict[str, Any] = {}
+    """Handed to the environment by name, besides the row."""
+    timeout_s: Duration = 60.0
+    """An environment asks its next question, or ends, this long after a reply, tools included, or the attempt fails."""
+    max_turns: Positive = 16
+    """Most replies of the model in one rollout; an environment that asks for more fails its attempt."""
 
 
 class Compaction(Section):
-    """Rollouts of more than one row."""
+    """Rollouts of more than one row: what a context that is full makes of a conversation."""
 
-    enabled: Literal[False] = False
-    """false: a rollout is one row."""
+    enabled: bool = False
+    """false: a rollout is one row. true (only with environment.play): before a turn that might not fit, the
+    conversation is compacted and goes on in a new row; a step is counted in rollouts, and is never trained short."""
     max_context_tokens: Positive | None = None
-    """Longest row before an answer is compacted; only with compaction."""
+    """Longest row, prompt and replies together; must be given with compaction."""
+    method: Literal["truncate", "summary"] = "truncate"
+    """truncate: the middle of the conversation is left out. summary: the model writes a summary, at the end of the old
+    row, which stands in the new one for what was said; it is trained like a reply."""
+    keep_tokens: Positive | None = None
+    """truncate: a new row begins with at most so many tokens, but with the first and the newest message in any case;
+    null: half of max_context_tokens."""
+    summary_prompt: Annotated[str, Field(min_length=1)] = "Summarize our conversation so far in a few sentences."
+    """summary: what the model is asked."""
 
 
 class CheckpointSettings(Section):

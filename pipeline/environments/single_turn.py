@@ -48,10 +48,7 @@ class SingleTurn:
         prompt = row["prompt"]
         if self.chat_template:
             # As text first: the template writes the special tokens itself, and encode must not add them again.
-            text = self.tokenizer.apply_chat_template(
-                self._messages(prompt), tokenize=False, add_generation_prompt=True
-            )
-            tokens = self.tokenizer.encode(text, add_special_tokens=False)
+            tokens = self.tokenizer.encode(self.render(self._messages(prompt)), add_special_tokens=False)
         elif isinstance(prompt, str):
             tokens = self.tokenizer.encode(prompt, add_special_tokens=True)
         else:
@@ -59,6 +56,10 @@ class SingleTurn:
         if not tokens:
             raise DataError(f"prompt {prompt!r:.80} has no tokens under the model's tokenizer. Remove the row.")
         return tokens
+
+    def render(self, messages: list[dict[str, str]]) -> str:
+        """Chat messages as the template writes them, up to where the model's reply begins."""
+        return str(self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
 
     def completion(self, tokens: Sequence[int]) -> str:
         """The answer as text, special tokens left out."""

@@ -34,3 +34,9 @@ def group_seeds(*, run_seed: int, ordinal: int, rollouts: int, data_failures: in
         rollout_seed(run_seed=run_seed, ordinal=ordinal, rollout=rollout, data_failures=data_failures)
         for rollout in range(rollouts)
     )
+
+
+def turn_seed(seed: int, turn: int) -> int:
+    """The seed of one turn (0, 1, ...) of a rollout of several, in [0, 2**63). `seed` is the rollout's."""
+    digest = blake2b(struct.pack("<QQ", seed, turn), digest_size=8, person=b"rollog-turn").digest()
+    return int.from_bytes(digest, "little") >> (64 - SEED_BITS)

@@ -6,10 +6,13 @@ from typing import cast
 from transformers import AutoTokenizer
 
 from rollog.pipeline.config import Plan
+from rollog.pipeline.environments.conversation import Window
+from rollog.pipeline.environments.environment_child import EnvironmentChild
 from rollog.pipeline.environments.reward_child import RewardChild
 from rollog.pipeline.environments.single_turn import SingleTurn, Tokenizer
 from rollog.pipeline.errors import ModelError
 from rollog.pipeline.generation.attempts import Asking, Attempts, SingleTurnAttempts, stop_tokens
+from rollog.pipeline.generation.conversations import MultiTurnAttempts
 from rollog.pipeline.generation.engine import Engine
 from rollog.pipeline.generation.torch_engine import TorchEngine
 from rollog.pipeline.loader import Loader
@@ -20,8 +23,8 @@ def make_engine(plan: Plan) -> TorchEngine:
     return TorchEngine.from_folder(Path(plan.model.path), dtype=plan.model.dtype)
 
 
-def make_attempts(plan: Plan, engine: Engine, reward: RewardChild) -> Attempts:
-    """The run's data, its tokenizer, and how it asks the engine."""
+def make_attempts(plan: Plan, engine: Engine, reward: RewardChild, environment: EnvironmentChild | None) -> Attempts:
+    """The run's data, its tokenizer, and how it asks the engine: in one turn, or as ``environment`` wishes."""
     folder = Path(plan.model.path)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
@@ -35,5 +38,7 @@ def make_attempts(plan: Plan, engine: Engine, reward: RewardChild) -> Attempts:
         stop_tokens=stop_tokens(folder, tokenizer.eos_token_id),
     )
     rows = Loader.open(plan.data, seed=plan.seed, prompts_per_step=plan.grpo.prompts_per_step)
-    environment = SingleTurn(cast(Tokenizer, tokenizer), plan.model.chat_template, plan.model.system_prompt)
-    return SingleTurnAttempts(engine, asking, rows, environment, reward)
+    asks = SingleTurn(cast(Tokenizer, tokenizer), plan.model.chat_template, plan.model.system_prompt)
+    if environment is None:
+        return SingleTurnAttempts(engine, asking, rows, asks, reward)
+    return MultiTurnAttempts(engine, asking, rows, asks, environment, reward, Window.of(plan.compaction))

@@ -38,6 +38,7 @@ from rollog.events.messages import (
 from rollog.events.vocabulary import FailureKind, Role
 from rollog.pipeline import fleet
 from rollog.pipeline.config import Plan
+from rollog.pipeline.environments.environment_child import environment_of
 from rollog.pipeline.environments.filters import rule_of
 from rollog.pipeline.environments.reward_child import RewardChild
 from rollog.pipeline.errors import PipelineError
@@ -294,6 +295,7 @@ def main() -> None:
     with (
         Heartbeat.of(plan, folder, arguments.name, (claim,)) as heartbeat,  # before the imports, which take seconds
         RewardChild(plan.reward, plan.flow.reward_timeout_s, rule=rule_of(plan.failure.filter)) as reward,
+        environment_of(plan.environment) as environment,
     ):
         import torch
 
@@ -308,7 +310,7 @@ def main() -> None:
             desk=PatientDesk(folder.desk(plan), heartbeat),
             heartbeat=heartbeat,
             engine=engine,
-            attempts=make_attempts(plan, engine, reward),
+            attempts=make_attempts(plan, engine, reward, environment),
             blobs=Blobs(folder.blobs),
             weights=folder.weights,
             terms=GeneratorTerms.of(plan),
