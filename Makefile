@@ -23,17 +23,19 @@ PYTHON ?= python3 python3.13 python3.12 python3.11 python3.14
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
 ROUNDS ?= 20
+SECONDS ?= 600
 HISTORIES ?= 2000
 SEED ?= 0
 # Two cores are enough for everything here; more threads per process would only fight for them.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help quickstart test lint types unit test-long kill-test mutate simulate smollm2 clean
+.PHONY: help quickstart test lint types unit test-long kill-test soak mutate simulate smollm2 clean
 
 help:
 	@grep -E '^#   make' $(MAKEFILE_LIST) | sed 's/^# *//'
 	echo "make test-long     the slow tests: kills of real processes, whole runs"
 	echo "make kill-test ROUNDS=n   n kills instead of the suite's few"
+	echo "make soak SECONDS=n SEED=s   a run under random faults for n seconds, then every law"
 	echo "make mutate        take out one rule at a time and see the tests go red"
 	echo "make simulate HISTORIES=n SEED=s   n random histories of the controller, from seed s"
 	echo "make smollm2       a real 135M model on arithmetic tasks"
@@ -63,6 +65,9 @@ mutate: $(VENV)/.dev
 
 kill-test: $(VENV)/.dev
 	@ROLLOG_KILL_ROUNDS=$(ROUNDS) $(PY) -m pytest -m kill --timeout 0
+
+soak: $(VENV)/.dev
+	@ROLLOG_SOAK_SECONDS=$(SECONDS) ROLLOG_SOAK_SEED=$(SEED) $(PY) -m pytest -s tests/pipeline/processes/test_workers_soak.py
 
 simulate: $(VENV)/.dev
 	@$(VENV)/bin/rollog simulate --histories $(HISTORIES) --seed $(SEED)
