@@ -51,6 +51,7 @@ MAY_CHANGE: Final = (
     "training.ranks",
     "grpo.max_steps",
     "log.archive_every",
+    "launch",
 )
 """What a resume may change: sampler, failure policy, capacity and deadlines, save period, worker counts, end target.
 A name that ends in a dot stands for its whole section."""
@@ -81,8 +82,9 @@ class Plan(Section):
     """off: a step's prompts are fixed, its bits are not; pinned: the same final weights bit for bit, killed or not."""
     checkpoint: CheckpointSettings = CheckpointSettings()
     log: LogSettings = LogSettings()
-    launch: Literal["local"] = "local"
-    """local: workers are processes on this machine."""
+    launch: Literal["local", "ray"] = "local"
+    """local: workers are processes on this machine. ray: on the nodes of a Ray cluster, the one at RAY_ADDRESS or a
+    private one; the run's folder lies on a filesystem that they share."""
     track: Track = Track()
 
     @model_validator(mode="after")

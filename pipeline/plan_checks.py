@@ -21,9 +21,8 @@ BITWISE_ENGINES: Final = frozenset({"torch"})
 """Engines and trainers that give the same bits for the same rows: what ``determinism: pinned`` may be built on."""
 
 LATER: Final[Mapping[str, tuple[frozenset[Any], str]]] = {
-    "generation.engine": (frozenset({"vllm"}), "torch"),
+    "generation.transfer": (frozenset({"nccl", "ipc"}), "folder"),
     "training.engine": (frozenset({"megatron"}), "torch"),
-    "launch": (frozenset({"ray"}), "local"),
     "track.wandb": (frozenset({True}), "false"),
     "track.tensorboard": (frozenset({True}), "false"),
     "track.mlflow": (frozenset({True}), "false"),
@@ -53,6 +52,7 @@ def check(plan: "Plan") -> None:
     _check_replacement(plan)
     _check_requeues(plan)
     _check_learning(plan)
+    _check_engines(plan)
     compaction_checks.check(plan)
     if plan.determinism == "pinned":
         check_pinned(plan)
@@ -137,6 +137,15 @@ def _check_learning(plan: "Plan") -> None:
         )
     if plan.model.system_prompt is not None and not plan.model.chat_template:
         raise PlanError("model.system_prompt needs model.chat_template=true. Set that, or remove the system prompt.")
+
+
+def _check_engines(plan: "Plan") -> None:
+    parallel = plan.generation.tensor_parallel
+    if plan.generation.engine == "torch" and parallel > 1:
+        raise PlanError(
+            f"generation.tensor_parallel={parallel} cannot go with generation.engine=torch, which runs on one device. "
+            f"Set it to 1, or the engine to vllm."
+        )
 
 
 def check_pinned(plan: "Plan", bitwise: Set[str] = BITWISE_ENGINES) -> None:
