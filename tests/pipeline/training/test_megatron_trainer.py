@@ -1,0 +1,251 @@
+"""The Megatron trainer against the torch trainer and the Hugging Face model, with real ranks over gloo.
+
+Two processes run all jobs one after the other, since importing Megatron-core takes longer than they do.
+"""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+
+import megatron_ranks
+from megatron_ranks import facts_of, settings
+from rollog.pipeline.rollout_codec import encode
+from rollog.pipeline.rollouts import GroupRollouts
+from rollog.pipeline.training.models import load_model
+from rollog.pipeline.training.tensor_folder import TensorFolder
+from rollog.pipeline.training.torch_trainer import TorchTrainer
+from rollog.pipeline.training.weights import publish
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+
+WITHIN_S = 600.0
+STEPS = 5
+CUTS = {"dp2": 1, "tp2": 2}
+FAMILIES = ("qwen3", "qwen2", "llama")
+TOKENS = [[10, 3, 11, 4, 12, 0, 7, 9], [10, 9, 11, 0, 12, 5, 1, 2]]
+
+
+@dataclass
+class Job:
+    """What the ranks of one trainer are told; see megatron_ranks.py."""
+
+    out: str
+    model: str
+    weights: str
+    ranks: int = 2
+    tensor: int = 1
+    kl: float = 0.0
+    max_grad_norm: float = math.inf
+    begin: str = ""
+    tokens: list[list[int]] = field(default_factory=list)
+    steps: list[list[str]] = field(default_factory=list)
+    checkpoint: str = ""
+    rendezvous: str = ""
+
+
+def make_model(folder: Path, family: str) -> None:
+    """A small model of random weights; the vocabulary of 13 is odd, so that two parts need a filling."""
+    import transformers
+
+    shape: dict[str, Any] = {
+        "vocab_size": 13,
+        "hidden_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size": 96,
+        "max_position_embeddings": 64,
+        "initializer_range": 0.2,  # far from zero, so that a slip shows
+    }
+    torch.manual_seed(7)
+    if family == "qwen2":
+        config = transformers.Qwen2Config(**shape, tie_word_embeddings=True)
+        model = transformers.Qwen2ForCausalLM(config)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if name.endswith("bias"):
+                    parameter.normal_(0, 0.2)
+    else:
+        stretched = {
+            "rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
+        }  # fmt: skip
+        shape["max_position_embeddings"] = 16384
+        config = transformers.LlamaConfig(**shape, tie_word_embeddings=False, rope_parameters=stretched)
+        model = transformers.LlamaForCausalLM(config)
+    model.save_pretrained(folder)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came out of every job, beside what the torch trainer made of the same groups."""
+
+    root: Path
+    models: dict[str, Path]
+    steps: list[list[GroupRollouts]]
+    jobs: dict[str, Job]
+
+    def facts(self, job: str, rank: int = 0) -> list[list[float]]:
+        found: list[list[float]] = json.loads((self.root / job / f"facts-{rank}.json").read_text())
+        return found
+
+    def weights(self, job: str) -> dict[str, torch.Tensor]:
+        return safetensors.torch.load_file(self.root / job / "weights.safetensors")
+
+    def by_torch(self, job: str) -> tuple[list[list[float]], dict[str, torch.Tensor]]:
+        """Facts of every step and final weights of the torch trainer under this job's settings."""
+
+        told = self.jobs[job]
+        model = load_model(Path(told.model))
+        trainer = TorchTrainer(
+            model,
+            settings(kl=told.kl, max_grad_norm=told.max_grad_norm),
+            reference=load_model(Path(told.model)) if told.kl else None,
+            weights=Path(told.weights),
+        )
+        facts = []
+        for groups in self.steps[: len(told.steps)]:
+            trainer.accumulate(groups)
+            facts.append(facts_of(trainer.close_step()))
+        return facts, {name: tensor.detach() for name, tensor in model.named_parameters()}
+
+
+def run(jobs: list[Job], root: Path) -> None:
+    """Both ranks of all jobs; raises with what they printed when one fails."""
+    for number, job in enumerate(jobs):
+        job.rendezvous = f"file://{root}/meet-{number}"
+        Path(job.out).mkdir(exist_ok=True)
+    told = root / f"jobs-{jobs[0].out.rpartition('/')[2]}.json"
+    told.write_text(json.dumps([asdict(job) for job in jobs]))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    ranks = []
+    for rank in (0, 1):
+        with (root / f"rank-{rank}").open("ab") as output:
+            command = [sys.executable, megatron_ranks.__file__, str(told), str(rank)]
+            ranks.append(subprocess.Popen(command, stdout=output, stderr=output, env=environment))
+    try:
+        codes = [rank.wait(WITHIN_S) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert codes == [0, 0], "\n".join((root / f"rank-{rank}").read_text()[-3000:] for rank in (0, 1))
+
+
+@pytest.fixture(scope="module")
+def outcome(
+    tmp_path_factory: pytest.TempPathFactory, model_folder: Path, random_group: Callable[..., GroupRollouts]
+) -> Outcome:
+    pytest.importorskip("megatron.core", reason="needs megatron-core: make test-long installs it")
+    root = tmp_path_factory.mktemp("megatron")
+    models = {"qwen3": model_folder}
+    for family in ("qwen2", "llama"):
+        models[family] = root / family
+        make_model(models[family], family)
+    for family, folder in models.items():
+        publish(load_model(folder), 0, root / f"weights-{family}")
+    steps = [[random_group(4 * step + at, rows=(1, 1, 2)) for at in range(4)] for step in range(STEPS)]
+    files = [[str(root / f"group-{group.prompt}") for group in groups] for groups in steps]
+    for groups, paths in zip(steps, files, strict=True):
+        for group, path in zip(groups, paths, strict=True):
+            Path(path).write_bytes(encode(group))
+    jobs = {}
+    for family in FAMILIES:
+        for cut, tensor in CUTS.items():
+            name = f"{family}-{cut}"
+            jobs[name] = Job(
+                out=str(root / name),
+                model=str(models[family]),
+                weights=str(root / f"weights-{family}"),
+                tensor=tensor,
+                tokens=TOKENS,
+                steps=files,
+                kl=0.1 if family == "llama" else 0.0,
+                max_grad_norm=0.5 if family == "qwen2" else math.inf,
+            )
+    for cut, tensor in CUTS.items():
+        same = {"model": str(model_folder), "weights": str(root / "weights-qwen3")}
+        saved = str(root / f"checkpoint-{cut}")
+        jobs[f"half-{cut}"] = Job(
+            out=str(root / f"half-{cut}"), tensor=tensor, steps=files[:3], checkpoint=saved, **same
+        )
+        jobs[f"rest-{cut}"] = Job(out=str(root / f"rest-{cut}"), ranks=1, begin=saved, steps=files[3:], **same)
+    run(list(jobs.values()), root)
+    return Outcome(root=root, models=models, steps=steps, jobs=jobs)
+
+
+def largest_difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    assert one.keys() == other.keys()
+    return max(float((one[name] - other[name]).abs().max()) for name in one)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("cut", CUTS)
+def test_logits_are_those_of_the_hugging_face_model(outcome: Outcome, family: str, cut: str) -> None:
+    parts = [
+        safetensors.torch.load_file(outcome.root / f"{family}-{cut}" / f"logits-{part}.safetensors")["logits"]
+        for part in range(CUTS[cut])
+    ]
+    with torch.no_grad():
+        expected = load_model(outcome.models[family])(input_ids=torch.tensor(TOKENS)).logits
+
+    found = torch.cat(parts, -1)
+    assert torch.all(found[..., expected.shape[-1] :] == -torch.inf)
+    difference = float((found[..., : expected.shape[-1]] - expected).abs().max())
+    print(f"{family} {cut}: logits of size {float(expected.abs().max()):.2f} differ by {difference:.1e}")
+    assert difference <= 1e-4
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("cut", CUTS)
+def test_five_steps_are_those_of_the_torch_trainer(outcome: Outcome, family: str, cut: str) -> None:
+    job = f"{family}-{cut}"
+    facts, weights = outcome.by_torch(job)
+
+    found = outcome.facts(job)
+    assert found == outcome.facts(job, rank=1)  # all ranks know the same
+    for (loss, norm, tokens, rows, _, *gap), (their_loss, their_norm, their_tokens, their_rows, _, *their_gap) in zip(
+        found, facts, strict=True
+    ):
+        assert loss == pytest.approx(their_loss, abs=1e-4)
+        assert norm == pytest.approx(their_norm, rel=1e-3)
+        assert (tokens, rows) == (their_tokens, their_rows)
+        assert gap == pytest.approx(their_gap, rel=1e-3)
+    found_weights = outcome.weights(job)
+    difference = largest_difference(found_weights, weights)
+    start = {name: tensor.detach() for name, tensor in load_model(outcome.models[family]).named_parameters()}
+    moved = largest_difference(weights, start)
+    losses = max(abs(one[0] - other[0]) for one, other in zip(found, facts, strict=True))
+    print(f"{job}: losses differ by {losses:.1e}, weights, which moved by {moved:.1e}, by {difference:.1e}")
+    # AdamW makes a full step of a gradient that is nearly zero, so rounding alone moves a few weights visibly.
+    assert difference <= moved / 20
+    apart = sum(float((found_weights[name] - tensor).abs().sum()) for name, tensor in weights.items())
+    assert apart / sum(tensor.numel() for tensor in weights.values()) <= 1e-6
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_checkpoint_of_two_ranks_goes_on_under_one(outcome: Outcome, cut: str) -> None:
+    for found, whole in zip(outcome.facts(f"rest-{cut}"), outcome.facts(f"qwen3-{cut}")[3:], strict=True):
+        assert found[:4] == pytest.approx(whole[:4], rel=1e-4, abs=1e-5)
+    assert largest_difference(outcome.weights(f"rest-{cut}"), outcome.weights(f"qwen3-{cut}")) <= 5e-5
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_checkpoint_is_a_model_that_transformers_loads(outcome: Outcome, cut: str) -> None:
+    folder = outcome.root / f"checkpoint-{cut}"
+    loaded = {name: tensor.detach() for name, tensor in load_model(folder / "model").named_parameters()}
+
+    assert largest_difference(loaded, outcome.weights(f"half-{cut}")) == 0
+    assert len(list(folder.glob("model/*.safetensors"))) == 2
+    state = TensorFolder(folder, "optimizer")
+    assert set(state) == {f"{name}/{mean}" for name in loaded for mean in ("exp_avg", "exp_avg_sq")}
+    assert all(state[f"{name}/exp_avg"].shape == tensor.shape for name, tensor in loaded.items())
