@@ -53,7 +53,7 @@ from rollog.events.vocabulary import (
     Train,
 )
 from rollog.pipeline import fleet
-from rollog.pipeline.dropping import leave_step
+from rollog.pipeline.dropping import leave_step, leaves_hole
 from rollog.pipeline.inputs import (
     Answer,
     BlobGone,
@@ -132,7 +132,7 @@ def _answer(state: State, policy: Policy, result: Result, now: float) -> Events:
             if not _plausible(state, group, result):  # its lease is done: nobody else would end this attempt
                 error = f"{result.worker} reported a group that cannot be: {result}"
                 return _failed(state, policy, group, FailureKind.INFRA, error, now)
-            return _commit(state, policy, group, result)
+            return _commit(state, policy, group, result, now)
         case GroupCancelled():
             group = _running(state, result.prompt, result.attempt)
             if group is None or group.order != result.cause:
@@ -178,8 +178,11 @@ def _answer(state: State, policy: Policy, result: Result, now: float) -> Events:
             assert_never(result)
 
 
-def _commit(state: State, policy: Policy, group: Group, result: GroupDone) -> Events:
-    """A finished group pays its debt; or it is useless, and leaves its step as a dropped prompt does."""
+def _commit(state: State, policy: Policy, group: Group, result: GroupDone, now: float) -> Events:
+    """A finished group pays its debt; or it is useless, and leaves its step as a dropped prompt does.
+
+    Where its step may not lose it, it is made again instead, with new tokens.
+    """
     commit = Commit(
         prompt=result.prompt,
         attempt=result.attempt,
@@ -195,6 +198,9 @@ def _commit(state: State, policy: Policy, group: Group, result: GroupDone) -> Ev
     )
     if result.refused or (policy.filters_equal_rewards and result.reward_std == 0.0):
         reason = FilterReason.RULE if result.refused else FilterReason.EQUAL_REWARDS
+        if leaves_hole(state, policy, group):
+            error = f"its group is filtered ({reason.value}), and no spare is left for step {group.step}"
+            return _failed(state, policy, group, FailureKind.DATA, error, now)
         return (commit, Filter(prompt=group.prompt, reason=reason), *leave_step(state, policy, group))
     return (commit,) if group.loan is None else (commit, Repay(loan=group.loan, prompt=group.prompt))
 
@@ -332,6 +338,13 @@ def _give_up(state: State, policy: Policy, group: Group, kind: FailureKind, erro
         spent = (
             f"prompt {group.prompt} failed {group.infra_failures + 1} times with the machinery and the run may drop "
             f"{limits.max_consecutive_dropped_prompts} in a row (failure.max_consecutive_dropped_prompts): {error}"
+        )
+    elif leaves_hole(state, policy, group):
+        short = policy.in_rollouts(policy.prompts_per_step - 1)
+        spent = (
+            f"prompt {group.prompt} cannot be given up: without it step {group.step} has {short}, under context "
+            f"compaction it needs all, and no spare is left (failure.reserve_prompts, "
+            f"failure.max_replacement_attempts): {error}"
         )
     else:
         return (Drop(prompt=group.prompt, kind=kind, error=_cut(error)), *leave_step(state, policy, group))

@@ -1,6 +1,7 @@
 """What a step does when one of its prompts leaves it without having been trained: shrink, replace, or borrow.
 
     [ the prompt leaves ]  --no spare------------------> Shrink: the step closes one group short
+            |                                              under context compaction: the run stops instead
             |
             +--a spare, nothing finished later---------> Replace: the spare runs for the same step, which waits
             |
@@ -19,6 +20,11 @@ from rollog.pipeline.scheduling import dispatch
 from rollog.replay.state import Group, Place, State
 
 Events = tuple[Event, ...]
+
+
+def leaves_hole(state: State, policy: Policy, group: Group) -> bool:
+    """Whether the step of ``group`` must not lose it: it would close short, and no step may."""
+    return policy.whole_steps and group.step is not None and _spare(state, policy, group) is None
 
 
 def leave_step(state: State, policy: Policy, group: Group) -> Events:

@@ -32,6 +32,7 @@ class Policy:
     sampler: Sampler
     rows: Rows
     prompts_per_step: int
+    rollouts_per_prompt: int
     num_prompts: int
     """Ordinals that exist: epochs x M."""
     max_steps: int
@@ -41,6 +42,8 @@ class Policy:
     """Groups that a step's first chunks wait for."""
     floor: int
     """Fewest groups that a step may train."""
+    whole_steps: bool
+    """Whether a step has all its groups or is not trained: under context compaction."""
     replaces: bool
     """Whether a spare stands in for a dropped prompt of a stamped step; else the step shrinks."""
     requeues: bool
@@ -65,11 +68,13 @@ class Policy:
             sampler=make_sampler(plan.sampler),
             rows=rows,
             prompts_per_step=plan.grpo.prompts_per_step,
+            rollouts_per_prompt=plan.grpo.rollouts_per_prompt,
             num_prompts=bounds.num_prompts,
             max_steps=bounds.max_steps,
             capacity=bounds.max_buffered_groups,
             chunk_minimum=bounds.min_groups_for_streaming,
             floor=bounds.step_floor,
+            whole_steps=plan.compaction.enabled,
             replaces=plan.failure.on_dropped_prompt == "replace",
             requeues=plan.failure.evicted_prompts == "requeue",
             filters_equal_rewards=plan.failure.filter == "equal_rewards",
@@ -77,3 +82,8 @@ class Policy:
             aborts_stalls=plan.flow.stall_action == "abort",
             save_period=plan.checkpoint.every_steps,
         )
+
+    def in_rollouts(self, groups: int) -> str:
+        """``groups`` of a step in rollouts, and what a step needs, for messages."""
+        each, wanted = self.rollouts_per_prompt, self.prompts_per_step
+        return f"{groups * each} of its {wanted * each} rollouts ({wanted} prompts x {each})"

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rollog.events.vocabulary import Configure, Drop, Event, FailureKind, Stamp
-from rollog.pipeline.dropping import leave_step
+from rollog.pipeline.dropping import leave_step, leaves_hole
 from rollog.pipeline.errors import PlanError
 from rollog.pipeline.policy import Policy
 from rollog.pipeline.samplers import Sampler
@@ -73,7 +73,10 @@ def refuse_change(state: State, changes: Mapping[str, Any], sampler: Sampler) ->
 
 
 def drop(state: State, policy: Policy, prompt: int) -> Events:
-    """The entry that gives up ``prompt`` because a person says so. Raises ``PlanError`` when it is not open."""
+    """The entry that gives up ``prompt`` because a person says so.
+
+    Raises ``PlanError`` when it is not open, or its step cannot do without it.
+    """
     group = state.groups.get(prompt)
     if group is None or group.place is Place.SELECTED:
         if prompt >= state.handed_out or prompt < 0:
@@ -82,5 +85,11 @@ def drop(state: State, policy: Policy, prompt: int) -> Events:
             place = "it is selected for training" if group else "it is settled"
         raise PlanError(
             f"prompt {prompt} cannot be dropped: {place}. `rollog why {state.run} prompt:{prompt}` says more."
+        )
+    if leaves_hole(state, policy, group):
+        short = policy.in_rollouts(policy.prompts_per_step - 1)
+        raise PlanError(
+            f"prompt {prompt} cannot be dropped: step {group.step} would have {short}, under context compaction it "
+            f"needs all, and no spare is left. Raise failure.reserve_prompts or failure.max_replacement_attempts."
         )
     return (Drop(prompt=prompt, kind=FailureKind.USER, error="dropped by a person"), *leave_step(state, policy, group))

@@ -61,7 +61,7 @@ def schedule(state: State, policy: Policy, now: float, pressure: bool = False) -
     if isinstance(more, tuple):
         return more
     if state.exhausted and not state.places[Place.IN_FLIGHT] and not state.places[Place.BACKING_OFF]:
-        return admission.drain(state, policy, pressure) or _last_steps(state, policy, settled)
+        return admission.drain(state, policy, pressure) or _last_steps(state, policy, now, settled)
     return order or more
 
 
@@ -115,6 +115,8 @@ def _fill(state: State, policy: Policy, now: float) -> Events | None:
             f"step {number} lost {lost} of its {lost + target} groups and {target} are left, below its "
             f"floor of {policy.floor} (failure.min_step_fraction={policy.failure.min_step_fraction})"
         )
+        if policy.whole_steps:
+            detail = f"step {number} can only have {policy.in_rollouts(target)}, under context compaction it needs all"
         return (Stop(reason=StopReason.FAILED, deadline=now, detail=detail),)
     wanted = target - step.taken
     if wanted == 0:
@@ -155,13 +157,16 @@ def _step_and_ordinal(group: Group) -> tuple[int, int]:
     return (-1 if group.step is None else group.step, group.prompt)
 
 
-def _last_steps(state: State, policy: Policy, settled: bool) -> Events | Wait:
+def _last_steps(state: State, policy: Policy, now: float, settled: bool) -> Events | Wait:
     """At the end of the data a step takes what is left, if it is begun or reaches its floor; then the end."""
     if not settled:
         return Wait(why=WaitFor.TRAINER)
     number = state.filling
     step, target = state.step(number), state.target(number)
     left = tuple(islice(policy.sampler.rest(state), target - step.taken))
+    if policy.whole_steps and step.taken and len(left) < target - step.taken:
+        detail = f"step {number} has {policy.in_rollouts(step.taken + len(left))} at the end of the data"
+        return (Stop(reason=StopReason.FAILED, deadline=now, detail=detail),)
     if step.taken or len(left) >= policy.floor:
         return (Select(step=number, chunk=len(step.chunks), prompts=left, last=True),)
     return _end(state, FinishReason.EXHAUSTED)

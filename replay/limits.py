@@ -8,7 +8,7 @@ Rule 3: a setting that is null, or that an older log lacks, is not judged: how i
                     may take the room that this attempt had
     open groups  <= flow.max_buffered_groups after an Admit; the batch that completes a partial step passes no gate
     closed step  >= ceil(prompts_per_step x failure.min_step_fraction) groups, an IEEE double product, until the data
-                    is exhausted
+                    is exhausted; under compaction prompts_per_step, always
     requeues, spares tried in one place, data drops of the run, infra drops in a row <= failure.max_...
     a loan       comes from the furthest later step with a finished group: of those the one dispatched first
 """
@@ -69,10 +69,15 @@ def _in_flight(state: State, events: Sequence[Event], before: int) -> Iterator[B
 
 def _floor(state: State, event: Select) -> Iterator[Break]:
     size, fraction = _limit(state, "grpo.prompts_per_step"), _limit(state, "failure.min_step_fraction")
-    if size is None or fraction is None or state.exhausted:
+    if size is None or fraction is None:
         return
-    floor, taken = math.ceil(size * fraction), state.steps[event.step].taken
-    if taken < floor:
+    taken = state.steps[event.step].taken
+    if _compacts(state):
+        if taken != size:
+            yield FLOOR, f"step {event.step} closes with {taken} groups, under compaction it needs {size}"
+        return
+    floor = math.ceil(size * fraction)
+    if taken < floor and not state.exhausted:
         yield FLOOR, f"step {event.step} closes with {taken} groups, failure.min_step_fraction={fraction} asks {floor}"
 
 
@@ -96,6 +101,11 @@ def _within(state: State, law: str, name: str, have: int, what: str) -> Iterator
     limit = _limit(state, name)
     if limit is not None and have > limit:
         yield law, f"{have} {what}, {name}={limit}"
+
+
+def _compacts(state: State) -> bool:
+    section = state.settings.get("compaction")
+    return isinstance(section, dict) and section.get("enabled") is True
 
 
 def _limit(state: State, name: str) -> float | None:
