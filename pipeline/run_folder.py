@@ -7,12 +7,15 @@
 Rule 1: only its owner enters it: passwords and prompts lie there.
 Rule 2: a used name is never begun anew; it is resumed.
 Rule 3: workers find everything from the folder's path alone; a password never stands on a command line.
+Rule 4: a server that other machines can reach has a password, or the run is refused.
 """
 
 import os
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
+from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
@@ -155,12 +158,33 @@ def worker_environment(plan: Plan) -> dict[str, str]:
 
 def server_url(plan: Plan) -> str:
     """The address of a server that is not embedded: from the environment, which may hold the password, or the plan."""
-    url = os.environ.get(URL_VARIABLE)
-    if url is None:
-        return plan.log.redis
+    url = os.environ.get(URL_VARIABLE, plan.log.redis)
     if without_password(url) != without_password(plan.log.redis):
         raise PlanError(
             f"{URL_VARIABLE} names {without_password(url)}, the run's log is at {without_password(plan.log.redis)}. "
             f"Correct one of them; they may differ in user and password only."
         )
+    if beyond_loopback(url) and not has_password(url):
+        raise PlanError(
+            f"log.redis={without_password(url)} is beyond this machine, and whoever reaches a server without a "
+            f"password can rewrite the run. Give the server one (requirepass), and put the address with it into the "
+            f"environment: {URL_VARIABLE}=redis://:PASSWORD@HOST:PORT/0"
+        )
     return url
+
+
+def beyond_loopback(url: str) -> bool:
+    """Whether other machines can reach the server; not through a unix socket or over loopback."""
+    parts = urlsplit(url)
+    if parts.scheme == "unix" or parts.hostname == "localhost":
+        return False
+    try:
+        return not ip_address(parts.hostname or "").is_loopback
+    except ValueError:  # a name
+        return True
+
+
+def has_password(url: str) -> bool:
+    """Whether a password stands in the address."""
+    parts = urlsplit(url)
+    return bool(parts.password or parse_qs(parts.query).get("password"))

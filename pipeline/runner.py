@@ -26,7 +26,8 @@ from rollog.pipeline.environments.filters import rule_of
 from rollog.pipeline.environments.reward_child import RewardChild
 from rollog.pipeline.errors import ModelError, PlanError
 from rollog.pipeline.inputs import StopAsked
-from rollog.pipeline.launch.local import Crew, LocalLauncher, this_machine, threads_of
+from rollog.pipeline.launch.hosts import host_of
+from rollog.pipeline.launch.local import Crew, LocalLauncher, threads_of
 from rollog.pipeline.loader import Loader
 from rollog.pipeline.log_server import LogServer
 from rollog.pipeline.losses import Loss, loss_of, set_aside
@@ -145,7 +146,7 @@ def drive(
     if ready.loss is not None:
         set_aside(ready.loss)
     store = CheckpointStore(folder.checkpoints, log, server.log_id)
-    launcher = LocalLauncher(log, server.log_id, folder, crew, host=this_machine(folder, plan))
+    launcher = LocalLauncher(log, server.log_id, folder, crew, host=host_of(plan, folder, server.log_id))
     every = EVERY if plan.log.archive_every is None else plan.log.archive_every
     snapshots_every = min(snapshots.EVERY, max(1, every // 4)) if every else snapshots.EVERY
     saver = SavesSnapshots(folder.snapshots, log, snapshots_every)

@@ -139,15 +139,17 @@ class LocalLauncher:
             process.close()
         for slot in slots:
             slot.process = None
+        self._host.close()
 
     def _find_out(self, slot: _Slot, state: State) -> Iterator[WorkerGone]:
         """Adopt or recognise an earlier controller's process; report the dead; end a trainer of an older generation."""
         if not slot.looked:
             slot.looked, slot.began = True, self._clock()
-            if (file := PidFile.read(self._pid_file(slot.name))) is not None:
-                slot.process = self._host.adopt(slot.name, file)
-                if slot.process is None and (slot.role is Role.GENERATOR or file.number == state.generation):
-                    yield WorkerGone(worker=slot.name, role=slot.role, reason="its process is gone")
+            file = PidFile.read(self._pid_file(slot.name))
+            slot.process = self._host.adopt(slot.name, file)
+            started = file is not None and (slot.role is Role.GENERATOR or file.number == state.generation)
+            if slot.process is None and started:
+                yield WorkerGone(worker=slot.name, role=slot.role, reason="its process is gone")
         process = slot.process
         if process is None:
             return
@@ -225,8 +227,7 @@ class LocalLauncher:
     def end_earlier(self) -> None:
         """End the workers of an earlier controller, because they have other settings."""
         for path in self._folder.logs.glob("*.pid"):
-            file = PidFile.read(path)
-            if file is not None and (process := self._host.adopt(path.stem, file)):
+            if (process := self._host.adopt(path.stem, PidFile.read(path))) is not None:
                 process.kill()
                 process.wait(LEAVE_WITHIN_S)
                 process.close()

@@ -76,8 +76,12 @@ class Host(Protocol):
         """Start a worker; its pid file and its log come to lie in the run's folder."""
         ...
 
-    def adopt(self, name: str, file: PidFile) -> Running | None:
-        """The worker that an earlier controller started, if it runs still."""
+    def adopt(self, name: str, file: PidFile | None) -> Running | None:
+        """The worker that an earlier controller started, if it runs still. ``file``: what its pid file says."""
+        ...
+
+    def close(self) -> None:
+        """All workers are gone: let go of what was set aside for them."""
         ...
 
 
@@ -92,9 +96,12 @@ class ThisMachine:
         """Start a process."""
         return WorkerProcess.start(name, number, command, self.logs, self.environment)
 
-    def adopt(self, name: str, file: PidFile) -> "WorkerProcess | None":
+    def adopt(self, name: str, file: PidFile | None) -> "WorkerProcess | None":
         """The process with this id, if it is still the same one."""
-        return WorkerProcess.adopt(name, file)
+        return None if file is None else WorkerProcess.adopt(name, file)
+
+    def close(self) -> None:
+        """Nothing was set aside."""
 
 
 class WorkerProcess:
@@ -109,12 +116,13 @@ class WorkerProcess:
 
     @classmethod
     def start(
-        cls, name: str, number: int, command: Sequence[str], logs: Path, environment: Mapping[str, str]
-    ) -> "WorkerProcess":
-        """Start it; what it prints is added to ``<logs>/<name>.log``."""
+        cls, name: str, number: int, command: Sequence[str], logs: Path, environment: Mapping[str, str],
+        through: Sequence[str] = (),
+    ) -> "WorkerProcess":  # fmt: skip
+        """Start it; what it prints is added to ``<logs>/<name>.log``. ``through``: a command that becomes it."""
         with (logs / f"{name}.log").open("ab") as log:
             child = subprocess.Popen(
-                command,
+                [*through, *command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
