@@ -63,7 +63,7 @@ def running(warn: Callable[[str], None], runs: Path = RUNS) -> dict[str, Any]:
     ``warn`` is told of each run that cannot be looked at.
     """
     found: list[dict[str, Any]] = []
-    for config in sorted(runs.glob("*/config.yaml")):
+    for config in sorted(runs.glob("[!.]*/config.yaml")):  # a run that is just being forked has a temporary name
         folder = RunFolder(config.parent)
         try:
             found += _one_if_driven(folder)

@@ -142,6 +142,7 @@ def drive(
     """
     plan, folder, log = ready.plan, ready.folder, server.log
     crew = crew or Crew(lease_s=plan.flow.lease_s, max_steps=ready.policy.max_steps)
+    sweep_at_start(folder)
     folder.write_plan(plan)
     if ready.loss is not None:
         set_aside(ready.loss)

@@ -124,7 +124,7 @@ def _url(text: str, source: str) -> str:
 def known_runs(environment: Mapping[str, str] = os.environ) -> list[str]:
     """The names of the runs that have a folder here."""
     runs = _runs(environment)
-    return sorted(path.name for path in runs.iterdir() if path.is_dir()) if runs.is_dir() else []
+    return sorted(path.name for path in runs.glob("[!.]*") if path.is_dir()) if runs.is_dir() else []
 
 
 def find_folder(name: str, environment: Mapping[str, str] = os.environ) -> Path | None:

@@ -12,7 +12,7 @@ from rollog.pipeline.fork import needed_blobs
 from rollog.pipeline.run_folder import RunFolder
 from rollog.pipeline.simulate import Script, simulate
 from rollog.pipeline.simulation.histories import small_plan
-from rollog.pipeline.sweeping import GRACE_S, Kind, Leftover, leftovers, listing, sweep
+from rollog.pipeline.sweeping import GRACE_S, Kind, Leftover, leftovers, listing, sweep, sweep_at_start
 from rollog.replay.projector import fold_all
 from rollog.replay.state import State
 
@@ -97,6 +97,35 @@ def test_putting_bytes_that_are_there_makes_them_young(swept: Swept) -> None:
 
     assert swept.blobs.put(b"x") == digest
     assert path.stat().st_mtime > OLD
+
+
+def test_a_start_sweeps_what_the_controller_before_it_left_half_written_and_nothing_of_the_workers(
+    swept: Swept,
+) -> None:
+    folder = swept.folder
+    own = [
+        put(path, NOW)
+        for path in (
+            folder.path / ".tmp-config",
+            folder.path / "mark.json.x.tmp",
+            folder.log / "segments" / "12.tmp",
+            folder.log / "snapshots" / "0000000000000007.snapshot.x.tmp",
+            folder.logs / "gen-0.pid.x.tmp",
+        )
+    ]
+    theirs = [
+        put(folder.weights / ".tmp-half" / "model.safetensors"),
+        put(folder.checkpoints / ".tmp-half" / "manifest.json"),
+        put(folder.blobs / "ab" / "abab.xyz.tmp"),
+        put(folder.path / "config.yaml"),
+        put(folder.log / "segments" / "000000000001-000000000012.segment"),
+    ]
+    assert set(own) <= set(listing(folder).halves)
+
+    sweep_at_start(folder)
+
+    assert [path for path in own if path.exists()] == []
+    assert [path for path in theirs if not path.exists()] == []
 
 
 def test_old_weights_old_checkpoints_and_halves_go(swept: Swept) -> None:
