@@ -37,6 +37,7 @@ from rollog.pipeline.observers import Observers, PrunesCheckpoints, SavesSnapsho
 from rollog.pipeline.policy import Policy
 from rollog.pipeline.reconfigure import configure, drop, refuse_change
 from rollog.pipeline.run_folder import RunFolder
+from rollog.pipeline.sweeping import sweep_at_start
 from rollog.replay import snapshots
 from rollog.replay.openings import last_machine
 from rollog.replay.state import State
