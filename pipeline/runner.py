@@ -25,6 +25,7 @@ from rollog.pipeline.environments.environment_child import environment_of
 from rollog.pipeline.environments.filters import rule_of
 from rollog.pipeline.environments.reward_child import RewardChild
 from rollog.pipeline.errors import ModelError, PlanError
+from rollog.pipeline.halves import sweep_at_start
 from rollog.pipeline.inputs import StopAsked
 from rollog.pipeline.launch.hosts import host_of
 from rollog.pipeline.launch.local import Crew, LocalLauncher, threads_of
@@ -37,7 +38,6 @@ from rollog.pipeline.observers import Observers, PrunesCheckpoints, SavesSnapsho
 from rollog.pipeline.policy import Policy
 from rollog.pipeline.reconfigure import configure, drop, refuse_change
 from rollog.pipeline.run_folder import RunFolder
-from rollog.pipeline.sweeping import sweep_at_start
 from rollog.replay import snapshots
 from rollog.replay.openings import last_machine
 from rollog.replay.state import State

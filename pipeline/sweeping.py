@@ -1,4 +1,4 @@
-"""``rollog gc``: what lies in a run's folder and nothing needs any more; and what every start sweeps.
+"""``rollog gc``: what lies in a run's folder and nothing needs any more.
 
 Rule 1: a blob is needed while a recorded selection or the buffer names it (selections are kept back to the oldest kept
         checkpoint), or a result that no entry has answered yet. A fork has links of its own and needs none of these.
@@ -6,8 +6,6 @@ Rule 2: files are listed first, then the waiting results are read, then the log:
         moments stays. What is younger than the grace time stays, whatever it is: its worker may not have reported it.
 Rule 3: a worker that writes the same bytes again makes the blob young. So it is taken out of the way first, then looked
         at once more, and put back if it has become young.
-Rule 4: what a controller had begun to write and died over is swept by the next one, whatever its age: only one at once
-        drives a run. Trainers do the same with checkpoints and weights; generators' halves are left to ``rollog gc``.
 """
 
 import os
@@ -21,6 +19,7 @@ from rollog.events.blobs import DIGEST
 from rollog.pipeline.checkpoints import list_manifests
 from rollog.pipeline.durable import TEMPORARY, delete_folder
 from rollog.pipeline.fork import needed_blobs
+from rollog.pipeline.halves import controllers_halves
 from rollog.pipeline.run_folder import RunFolder
 from rollog.replay.state import State
 
@@ -67,23 +66,6 @@ def listing(folder: RunFolder) -> Listing:
     halves += [*folder.blobs.glob("*/*.tmp"), *folder.log.glob("*.tmp"), *controllers_halves(folder)]
     weights = tuple(sorted(path for path in folder.weights.iterdir() if not path.name.startswith(TEMPORARY)))
     return Listing(blobs, weights, tuple(sorted(halves)))
-
-
-def controllers_halves(folder: RunFolder) -> list[Path]:
-    """Files that a controller writes under a temporary name: settings, mark, segments, saved States, pid files."""
-    found = [
-        *folder.path.glob(f"{TEMPORARY}*"),
-        *folder.path.glob("*.tmp"),
-        *folder.log.glob("s*/*.tmp"),
-        *folder.logs.glob("*.tmp"),
-    ]
-    return [path for path in found if path.is_file()]
-
-
-def sweep_at_start(folder: RunFolder) -> None:
-    """What the controller before this one left half written."""
-    for half in controllers_halves(folder):
-        half.unlink(missing_ok=True)
 
 
 def leftovers(

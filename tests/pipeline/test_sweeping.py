@@ -9,10 +9,11 @@ from rollog.events.blobs import Blobs
 from rollog.events.vocabulary import Commit
 from rollog.pipeline.checkpoints import Ordered, write
 from rollog.pipeline.fork import needed_blobs
+from rollog.pipeline.halves import sweep_at_start
 from rollog.pipeline.run_folder import RunFolder
 from rollog.pipeline.simulate import Script, simulate
 from rollog.pipeline.simulation.histories import small_plan
-from rollog.pipeline.sweeping import GRACE_S, Kind, Leftover, leftovers, listing, sweep, sweep_at_start
+from rollog.pipeline.sweeping import GRACE_S, Kind, Leftover, leftovers, listing, sweep
 from rollog.replay.projector import fold_all
 from rollog.replay.state import State
 
