@@ -4,6 +4,8 @@ Rule: its age does not matter, for only one controller drives a run. What worker
       trainer sweeps checkpoints and weights, ``rollog gc`` what generators have left.
 """
 
+from pathlib import Path
+
 from rollog.pipeline.durable import TEMPORARY
 from rollog.pipeline.run_folder import RunFolder
 
