@@ -82,6 +82,6 @@ def _missing(state: State, policy: Policy) -> int:
     last = state.cursor
     if not policy.sampler.stamps or not state.filling <= last < policy.max_steps:
         return 0
+    coming = [prompt for place in COMING for prompt in state.places[place] if state.groups[prompt].step == last]
     finished = len(state.ready.by_step.get(last, ()))  # no question looks at each group of the buffer
-    meant = finished + sum(group.step == last for place in COMING for group in state.at(place))
-    return max(0, state.target(last) - state.step(last).taken - meant)
+    return max(0, state.target(last) - state.step(last).taken - finished - len(coming))

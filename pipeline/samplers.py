@@ -95,8 +95,7 @@ class InOrder:
 
     def too_old(self, state: State) -> Sequence[int]:
         """Stamped for a step that is closed."""
-        return [prompt for step in state.ready.by_step.irange(None, state.version, (True, False))
-                for prompt in state.ready.of_step(step)]  # fmt: skip
+        return list(state.ready.of_steps_before(state.version))
 
     def oldest_useful(self, state: State) -> int:
         """No attempt is cancelled: its step waits for it."""

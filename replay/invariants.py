@@ -7,7 +7,7 @@ the settings allowed is judged in ``limits``.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NoReturn
 
 from rollog.events.log import Entry
 from rollog.events.stream_ids import stream_id_key
@@ -95,20 +95,20 @@ class Audit:
         self.unpublished = self.state.unpublished()
         fold(self.state, entry)
         self.entries += 1
-        opens = any(isinstance(event, (Open, Fork)) for event in entry.events[:1])
-        self._require(AFTER_FINISH, not finished or opens, "the run is finished, and no controller has opened it again")
-        founds = any(isinstance(event, (Start, Fork)) for event in entry.events)
-        held = founds or entry.epoch == self.state.epoch
-        self._require(ONE_WRITER, held, f"writer epoch {entry.epoch} writes while {self.state.epoch} holds the pen")
-        self._check_input(entry, last_input)
+        if finished and not any(isinstance(event, (Open, Fork)) for event in entry.events[:1]):
+            self._broken(AFTER_FINISH, "the run is finished, and no controller has opened it again")
+        if entry.epoch != self.state.epoch and not any(isinstance(event, (Start, Fork)) for event in entry.events):
+            self._broken(ONE_WRITER, f"writer epoch {entry.epoch} writes while {self.state.epoch} holds the pen")
+        if entry.input is not None:
+            self._check_input(entry.input, last_input)
         for event in entry.events:
-            self._track(event, entry)
+            self._track(event)
         for event in entry.events:
             self._judge(event, entry.events, version, cursor)
         check(self.state)
         self._check_last_step()
         for law, how in exceeded(self.state, entry.events, in_flight, cursor):
-            self._require(law, False, how)
+            self._broken(law, how)
 
     def finish(self) -> None:
         """At the head: the fates and the State's counts must be the same books."""
@@ -134,44 +134,45 @@ class Audit:
         state, last = self.state, self.state.cursor
         if state.rules is None or state.rules.sampler != "in_order" or last < state.filling or last == self.partial:
             return
-        meant = sum(group.step == last and group.place not in SETTLING for group in state.groups.values())
-        have = meant + state.step(last).taken
-        how = f"step {last} can never have its {state.target(last)} groups: {have} are meant for it"
-        self._require(STRANDED, have == state.target(last) or state.step(last).closed, how)
+        meant = [g for g in state.groups.values() if g.step == last and g.place not in SETTLING]
+        have = len(meant) + state.step(last).taken
+        if have != state.target(last) and not state.step(last).closed:
+            how = f"step {last} can never have its {state.target(last)} groups: {have} are meant for it"
+            self._broken(STRANDED, how)
 
-    def _track(self, event: Event, entry: Entry) -> None:
+    def _track(self, event: Event) -> None:
         """Move the fates of the ordinals that the event names."""
         match event:
             case Admit():
-                self._move(event.prompts, {None, "reserve"}, "open")
+                self._move(event.prompts, (None, "reserve"), "open")
             case Divert():
-                self._move(event.prompts, {None}, "reserve")
+                self._move(event.prompts, (None,), "reserve")
             case Replace() | Borrow():
-                self._move((event.spare,), {"reserve"}, "open")
+                self._move((event.spare,), ("reserve",), "open")
             case Dispatch():
-                self._move((event.prompt,), {"open"}, "open")
+                self._move((event.prompt,), ("open",), "open")
             case Commit():
-                self._move((event.prompt,), {"open"}, "buffer")
+                self._move((event.prompt,), ("open",), "buffer")
             case Retry():
-                self._move((event.prompt,), {"open", "buffer"}, "open")
+                self._move((event.prompt,), ("open", "buffer"), "open")
             case Drop():
-                self._move((event.prompt,), {"open", "buffer", "reserve"}, "dropped")
+                self._move((event.prompt,), ("open", "buffer", "reserve"), "dropped")
             case Filter():
-                self._move((event.prompt,), {"buffer"}, "filtered")
+                self._move((event.prompt,), ("buffer",), "filtered")
             case Evict():
-                self._move(event.prompts, {"open", "buffer", "reserve"}, "evicted")
+                self._move(event.prompts, ("open", "buffer", "reserve"), "evicted")
             case Requeue():
-                self._move(event.prompts, {"open", "buffer"}, "open")
+                self._move(event.prompts, ("open", "buffer"), "open")
             case Select():
-                self._move(event.prompts, {"buffer"}, "selected")
+                self._move(event.prompts, ("buffer",), "selected")
             case _:
                 pass
 
     def _judge(self, event: Event, events: Sequence[Event], version: int, cursor: int) -> None:
         """What only a history can show. ``version``, ``cursor``: before the entry."""
         state = self.state
-        if isinstance(event, (Admit, Divert, Dispatch, Select)):
-            self._require(NO_NEW_WORK, state.stopping is None, f"{type(event).__name__} while the run stops")
+        if state.stopping is not None and isinstance(event, (Admit, Divert, Dispatch, Select)):
+            self._broken(NO_NEW_WORK, f"{type(event).__name__} while the run stops")
         match event:
             case Admit():
                 self._admitted(event, cursor)
@@ -191,14 +192,14 @@ class Audit:
                 self._dispatched(event)
             case Commit():
                 whole = state.rules is not None and state.rules.rollouts_per_prompt
-                fits = event.rollouts == whole and event.rows >= event.rollouts
-                how = f"prompt {event.prompt} has {event.rollouts} rollouts in {event.rows} rows, {whole} are wanted"
-                self._require(WHOLE, fits, how)
+                if event.rollouts != whole or event.rows < event.rollouts:
+                    has = f"prompt {event.prompt} has {event.rollouts} rollouts in {event.rows} rows"
+                    self._broken(WHOLE, f"{has}, {whole} are wanted")
             case Select():
                 self._selected(event)
             case Train():
                 if event.step >= version:
-                    self._move(self.steps.get(event.step, ()), {"selected"}, "trained")
+                    self._move(self.steps.get(event.step, ()), ("selected",), "trained")
                     published = any(isinstance(e, Publish) and e.version == event.step + 1 for e in events)
                     self._require(VERSIONS, published, f"version {event.step + 1} is made and not published")
             case Publish():
@@ -244,9 +245,9 @@ class Audit:
             self.bounds.pop(event.prompt, None)
             return
         self.bounds[event.prompt] = rules.lookahead
-        early = event.step - state.version
-        how = f"prompt {event.prompt} is sent for step {event.step} at version {state.version}, K = {rules.lookahead}"
-        self._require(STALENESS, early <= rules.lookahead, how)
+        if event.step - state.version > rules.lookahead:
+            sent = f"prompt {event.prompt} is sent for step {event.step} at version {state.version}"
+            self._broken(STALENESS, f"{sent}, K = {rules.lookahead}")
 
     def _selected(self, event: Select) -> None:
         state, rules = self.state, self.state.rules
@@ -267,11 +268,13 @@ class Audit:
             bound = self.bounds.pop(member.prompt, None)
             if rules.sampler in ("windowed", "weight_fifo"):
                 bound = rules.lookahead
-            how = f"prompt {member.prompt} is {staleness} versions old, begun by weights {born}; the bound is {bound}"
-            self._require(STALENESS, bound is None or staleness <= bound, how)
+            if bound is not None and staleness > bound:
+                old = f"prompt {member.prompt} is {staleness} versions old, begun by weights {born}"
+                self._broken(STALENESS, f"{old}; the bound is {bound}")
             asked = max(0, event.step - rules.lookahead)
-            how = f"prompt {member.prompt} was made by weights {born} to {done}, pinned asks for exactly {asked}"
-            self._require(STALENESS, not rules.pinned or born == done == asked, how)
+            if rules.pinned and not born == done == asked:
+                made = f"prompt {member.prompt} was made by weights {born} to {done}"
+                self._broken(STALENESS, f"{made}, pinned asks for exactly {asked}")
 
     def _ended(self, event: Finish) -> None:
         state, durable = self.state, self.state.newest_checkpoint()
@@ -287,25 +290,28 @@ class Audit:
         unsettled = tuple(sorted(state.groups))
         self._require(ONE_PLACE, event.left == unsettled, f"left names {event.left}, unsettled are {unsettled}")
 
-    def _check_input(self, entry: Entry, last: str | None) -> None:
-        if entry.input is None:
-            return
+    def _check_input(self, answered: str, last: str | None) -> None:
         try:
-            later = stream_id_key(entry.input) > stream_id_key(last)
+            later = stream_id_key(answered) > stream_id_key(last)
         except ValueError as error:
             raise BrokenInvariant(self.state.offset, ONE_ANSWER, str(error)) from None
-        self._require(ONE_ANSWER, later, f"result {entry.input} is answered after {last}")
+        if not later:
+            self._broken(ONE_ANSWER, f"result {answered} is answered after {last}")
 
-    def _move(self, prompts: Sequence[int], before: set[str | None], after: str) -> None:
+    def _move(self, prompts: Sequence[int], before: Sequence[str | None], after: str) -> None:
         for prompt in prompts:
             fate = self.fates.get(prompt)
-            how = f"prompt {prompt} was {fate or 'never handed out'} and becomes {after}"
-            self._require(ONE_PLACE, fate in before, how)
+            if fate not in before:
+                self._broken(ONE_PLACE, f"prompt {prompt} was {fate or 'never handed out'} and becomes {after}")
             self.fates[prompt] = after
 
     def _require(self, law: str, holds: bool, otherwise: str) -> None:
+        """For what few entries ask: ``otherwise`` is put together each time."""
         if not holds:
-            raise BrokenInvariant(self.state.offset, law, otherwise)
+            self._broken(law, otherwise)
+
+    def _broken(self, law: str, how: str) -> NoReturn:
+        raise BrokenInvariant(self.state.offset, law, how)
 
 
 __all__ = ("ALL_LAWS", "HISTORY_LAWS", "LAWS", "Audit", "check")

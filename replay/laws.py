@@ -24,7 +24,7 @@ def _conservation(state: State) -> Iterator[str]:
             group = state.groups.get(prompt)
             if group is None or group.place is not place:
                 yield f"prompt {prompt} is listed at {place.value} and is not there"
-    if sum(len(prompts) for prompts in state.places.values()) != len(state.groups):
+    if sum(map(len, state.places.values())) != len(state.groups):
         yield "a prompt is in two places or in none"
 
 
@@ -48,7 +48,7 @@ def _steps(state: State) -> Iterator[str]:
         if step.closed and number > state.version:
             yield f"step {number} is closed before step {state.version} is trained"
         selected.update(member.prompt for member in step.members())
-    if selected != set(state.places[Place.SELECTED]):
+    if selected != state.places[Place.SELECTED].keys():
         yield f"the selections name {sorted(selected)}, the places {sorted(state.places[Place.SELECTED])}"
 
 
@@ -57,35 +57,36 @@ def _stamps(state: State) -> Iterator[str]:
     if state.rules is None or state.rules.sampler != "in_order":
         return
     meant: dict[int, int] = {}
-    filling = state.filling
+    filling, cursor = state.filling, state.cursor
     for group in state.groups.values():
+        step = group.step
         if group.place is Place.RESERVE or group.place is Place.SELECTED:
             continue
-        if group.step is None or not filling <= group.step <= state.cursor:
-            yield f"prompt {group.prompt} ({group.place.value}) is stamped {group.step}"
+        if step is None or not filling <= step <= cursor:
+            yield f"prompt {group.prompt} ({group.place.value}) is stamped {step}"
             continue
-        meant[group.step] = meant.get(group.step, 0) + 1
-    for number in range(filling, state.cursor + 1):
-        have = meant.get(number, 0) + state.step(number).taken
-        lacks = number < state.cursor and have < state.target(number)  # the last one is completed first
-        if (lacks or have > state.target(number)) and not state.step(number).closed:
-            yield f"step {number} can never have its {state.target(number)} groups: {have} are meant for it"
+        meant[step] = meant.get(step, 0) + 1
+    for number in range(filling, cursor + 1):
+        have, target = meant.get(number, 0) + state.step(number).taken, state.target(number)
+        lacks = number < cursor and have < target  # the last one is completed first
+        if (lacks or have > target) and not state.step(number).closed:
+            yield f"step {number} can never have its {target} groups: {have} are meant for it"
 
 
 def _weights(state: State) -> Iterator[str]:
     """A group is born of weights at least as new as its order asked for, and never of weights to come."""
+    version = state.version
     for group in state.groups.values():
-        if group.weights > state.version:
-            yield f"prompt {group.prompt} is ordered with weights {group.weights} at version {state.version}"
-        if group.finished is None:
-            continue
-        if not group.weights <= group.finished.born <= group.finished.done <= state.version:
+        if group.weights > version:
+            yield f"prompt {group.prompt} is ordered with weights {group.weights} at version {version}"
+        made = group.finished
+        if made is not None and not group.weights <= made.born <= made.done <= version:
             yield (
-                f"prompt {group.prompt} was ordered with weights {group.weights}, made by {group.finished.born} to "
-                f"{group.finished.done} at version {state.version}"
+                f"prompt {group.prompt} was ordered with weights {group.weights}, made by {made.born} to "
+                f"{made.done} at version {version}"
             )
-    if state.published and max(state.published) > state.version:
-        yield f"weights {max(state.published)} are published, the version is {state.version}"
+    if state.published and max(state.published) > version:
+        yield f"weights {max(state.published)} are published, the version is {version}"
 
 
 def _loans(state: State) -> Iterator[str]:

@@ -33,10 +33,10 @@ Break = tuple[str, str]
 
 def exceeded(state: State, events: Sequence[Event], in_flight: int, cursor: int) -> Iterator[Break]:
     """How one entry exceeds what it was allowed. ``state``: after it. ``in_flight``, ``cursor``: before it."""
-    if any(isinstance(event, Dispatch) for event in events):
-        yield from _in_flight(state, events, in_flight)
     for event in events:
         match event:
+            case Dispatch():
+                yield from _in_flight(state, events, in_flight)
             case Admit() if event.batch != cursor:
                 yield from _within(state, ROOM, "flow.max_buffered_groups", state.num_open(), "groups open")
             case Select() if event.last and event.step in state.steps:

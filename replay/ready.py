@@ -60,6 +60,13 @@ class ReadyIndex:
         """Prompts stamped for this step, in slot order."""
         yield from self.by_step.get(step, {}).values()
 
+    def of_steps_before(self, step: int) -> Iterator[int]:
+        """Prompts stamped for a step before this one."""
+        for stamped in self.by_step:
+            if stamped >= step:
+                return
+            yield from self.of_step(stamped)
+
     def of_weight(self, born: int) -> Iterator[int]:
         """Prompts born of these weights, in slot order."""
         yield from self.by_weight.get(born, {}).values()
@@ -70,8 +77,10 @@ class ReadyIndex:
 
     def older_than(self, oldest: int) -> Iterator[int]:
         """Prompts born of weights below ``oldest``."""
-        for born in self.by_weight.irange(None, oldest, (True, False)):
-            yield from self.by_weight[born].values()
+        for born in self.by_weight:
+            if born >= oldest:
+                return
+            yield from self.of_weight(born)
 
     def furthest_after(self, step: int) -> int | None:
         """The prompt that may be lent: of the furthest step beyond ``step``, the one with the lowest slot."""

@@ -9,7 +9,7 @@ Rule 4: no clock: time stands on entries. ``not_before`` and ``deadline`` are wa
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from rollog.events.log import GENESIS
 from rollog.events.messages import Cause
@@ -105,7 +105,7 @@ class Step:
     @property
     def taken(self) -> int:
         """Groups selected so far."""
-        return sum(len(chunk.members) for chunk in self.chunks)
+        return sum([len(chunk.members) for chunk in self.chunks])
 
     @property
     def closed(self) -> bool:
@@ -117,6 +117,8 @@ class Step:
         for chunk in self.chunks:
             yield from chunk.members
 
+
+NOTHING_KNOWN: Final = Step()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loan:
@@ -277,8 +279,8 @@ class State:
         return min(self.unpublished(), default=self.version)
 
     def step(self, number: int) -> Step:
-        """What is known of a step; an empty Step when nothing is. The answer is not part of the State."""
-        return self.steps.get(number) or Step()
+        """What is known of a step; an empty Step, which nobody changes, when nothing is."""
+        return self.steps.get(number, NOTHING_KNOWN)
 
     def target(self, step: int) -> int:
         """Groups that the step closes with: prompts_per_step less its shortfall."""
