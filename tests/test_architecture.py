@@ -36,6 +36,7 @@ HOMES = {
     "ray": ("pipeline/launch/",),
     "datasets": ("pipeline/",),
     "reasoning_gym": ("pipeline/",),
+    "math_verify": ("pipeline/",),
 }
 GPU_FOLDERS = ("pipeline/generation/", "pipeline/training/")
 

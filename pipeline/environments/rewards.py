@@ -44,6 +44,20 @@ def reasoning_gym(prompt: object, completion: str, answer: object, **row: Any) -
     return float(_scorer(row["metadata"]["source_dataset"])((tagged[-1] if tagged else completion).strip(), entry))
 
 
+def math_verify(prompt: object, completion: str, answer: object, **row: object) -> float:
+    """1 if the mathematics in the completion equals the answer's, else 0: ``1/2``, ``0.5`` and a LaTeX fraction agree.
+
+    What stands in the last ``\\boxed{}`` counts, else the last formula or number. Raises ``ValueError`` when there is
+    none in the answer. The reward's deadline bounds the time, as for any reward.
+    """
+    from math_verify import parse, verify
+
+    wanted = parse(str(answer), parsing_timeout=None)
+    if not wanted:
+        raise ValueError(f"the answer {answer!r:.80} holds no mathematics")
+    return float(verify(wanted, parse(completion, parsing_timeout=None), timeout_seconds=None))
+
+
 @cache
 def _scorer(task: str) -> Callable[[str, dict[str, Any]], float]:
     from reasoning_gym import get_score_answer_fn

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from rollog.events.vocabulary import FailureKind
 from rollog.pipeline.environments.reward_child import RewardChild, Sample
-from rollog.pipeline.environments.rewards import exact, reasoning_gym, resolve, share_of_right_positions
+from rollog.pipeline.environments.rewards import exact, math_verify, reasoning_gym, resolve, share_of_right_positions
 from rollog.pipeline.environments.single_turn import SingleTurn
 from rollog.pipeline.errors import DataError, PlanError, RewardFailure
 from rollog.pipeline.loader import Loader
@@ -71,6 +71,25 @@ def test_a_reasoning_gym_answer_is_scored_by_its_task() -> None:
     assert reasoning_gym(completion=f"Let me see. <answer> {right} </answer> Done.", **row) == 1
     assert 0 < reasoning_gym(completion=f"It is {right}, I think.", **row) < 1
     assert reasoning_gym(completion="<answer>none</answer>", **row) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("completion", "score"),
+    [
+        (r"so it is \boxed{0.5}", 1.0),
+        (r"$\frac{2}{4}$", 1.0),
+        ("first 3, then 1/2", 1.0),
+        (r"\boxed{1/3}", 0.0),
+        ("no idea", 0.0),
+    ],
+)
+def test_mathematics_is_compared_by_its_value(completion: str, score: float) -> None:
+    assert math_verify("p", completion, r"\frac{1}{2}") == score
+
+
+def test_an_answer_without_mathematics_is_the_datas_fault() -> None:
+    with pytest.raises(ValueError, match="the answer 'red' holds no mathematics"):
+        math_verify("p", "red", "red")
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
