@@ -133,7 +133,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configure:
-    """Settings changed on resume (dotted path -> new value); what follows stands in the same entry.
+    """Settings changed (dotted path -> new value), on resume or by ``rollog scale``; what follows stands beside it.
 
     ``cursor`` is where admission stands under the new settings.
     """

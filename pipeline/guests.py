@@ -1,4 +1,4 @@
-"""The verbs that visit a run which another process drives: ``stop`` and ``ps``.
+"""The verbs that visit a run which another process drives: ``stop`` and ``ps`` (and ``scale``, in ``scaling``).
 
 Rule 1: a guest sees leases and entries and puts one wish into the results stream; it takes no pen.
 Rule 2: ``ps`` looks at every run that it can: one that it cannot read is told and left out.
@@ -39,15 +39,14 @@ class NotRunning(PipelineError):
 def stop(folder: RunFolder, within_s: float, clock: Callable[[], float]) -> None:
     """Ask for a stop and wait until the run has ended. Raises ``NotRunning``."""
     plan = folder.plan()
-    if plan.log.redis == EMBEDDED and not server.is_running(folder.path):
-        raise NotRunning(f"run {folder.name} does not run: nobody serves its log")
-    with closing(folder.desk(plan)) as desk, _reader(folder, plan) as reader:
-        _steered(desk, plan, folder.name)
+    served(folder, plan)
+    with closing(folder.desk(plan)) as desk, reader_of(folder, plan) as reader:
+        steered(desk, plan, folder.name)
         seen = reader.head().offset
         desk.report(StopRequest(reason=StopReason.REQUEST, within_s=within_s))
         try:
             while not _finished(reader, seen):
-                _steered(desk, plan, folder.name)
+                steered(desk, plan, folder.name)
                 pause()
         except ServerUnreachable:
             if server.is_running(folder.path):
@@ -85,7 +84,7 @@ def _one_if_driven(folder: RunFolder) -> Iterable[dict[str, Any]]:
     plan = folder.plan()
     if plan.log.redis == EMBEDDED and not server.is_running(folder.path):
         return
-    with closing(folder.desk(plan)) as desk, _reader(folder, plan) as reader:
+    with closing(folder.desk(plan)) as desk, reader_of(folder, plan) as reader:
         leases = desk.leases()
         if not _fresh(leases, CONTROLLER, plan):
             return
@@ -100,14 +99,22 @@ def _one_if_driven(folder: RunFolder) -> Iterable[dict[str, Any]]:
     }
 
 
+def served(folder: RunFolder, plan: Plan) -> None:
+    """Raises ``NotRunning`` when nobody serves the log."""
+    if plan.log.redis == EMBEDDED and not server.is_running(folder.path):
+        raise NotRunning(f"run {folder.name} does not run: nobody serves its log")
+
+
 @contextmanager
-def _reader(folder: RunFolder, plan: Plan) -> Iterator[Reader]:
+def reader_of(folder: RunFolder, plan: Plan) -> Iterator[Reader]:
+    """A reader of the whole log, the sealed part included."""
     address, older = folder.address(plan, "controller"), GrowingLog(segments_of(folder.path))
     with closing(RedisReader(address, plan.run, archive=older)) as reader:
         yield reader
 
 
-def _steered(desk: Desk, plan: Plan, run: str) -> None:
+def steered(desk: Desk, plan: Plan, run: str) -> None:
+    """Raises ``NotRunning`` when no controller drives the run."""
     if not _fresh(desk.leases(), CONTROLLER, plan):
         raise NotRunning(f"run {run} does not run: no controller has renewed its lease for {plan.flow.lease_s:g} s")
 

@@ -42,6 +42,8 @@ from witness import FOLDER, WitnessedDesk, WitnessedLog
 
 PACE_S = float(os.environ.get("PACE_S", "0.002"))
 """One step of the engine."""
+SLOW: Mapping[str, float] = json.loads(os.environ.get("SLOW", "{}"))
+"""How much longer a step of some generators takes."""
 
 
 def digest(*parts: object) -> str:
@@ -68,6 +70,7 @@ class ScriptedEngine:
     """One digit a step; how many follows from the seed."""
 
     bitwise: bool = True
+    pace_s: float = PACE_S
     version: int = 0
     chain: str = ""
     drafts: dict[str, tuple[Request, list[list[tuple[int, int]]]]] = field(default_factory=dict)
@@ -82,7 +85,7 @@ class ScriptedEngine:
 
     def step(self) -> list[Finished]:
         if self.drafts:
-            select.select([], [], [], PACE_S)
+            select.select([], [], [], self.pace_s)
         finished = []
         for key, (request, answers) in list(self.drafts.items()):
             for seed, answer in zip(request.seeds, answers, strict=True):
@@ -176,7 +179,7 @@ def generator(arguments: Sequence[str]) -> None:
             stop_tokens=frozenset(),
         )
         rows = Loader.open(plan.data, seed=plan.seed, prompts_per_step=plan.grpo.prompts_per_step)
-        engine = ScriptedEngine()
+        engine = ScriptedEngine(pace_s=PACE_S * SLOW.get(found.name, 1.0))
         print(
             Generator(
                 name=found.name,
