@@ -139,11 +139,11 @@ class Mailbox:
         yield from gone
         for group in state.at(Place.IN_FLIGHT):
             lease = leases.by_key.get(f"p:{group.prompt}")
-            if lease is None or lease.number != group.attempt or lease.done:
+            if lease is None or lease.number != group.attempt:
                 continue
-            if lease.worker in dead or self._stale(lease, leases.now):
+            if not lease.done and (lease.worker in dead or self._stale(lease, leases.now)):
                 yield LeaseLost(prompt=group.prompt, attempt=group.attempt, worker=lease.worker)
-            elif leases.now - lease.began > self._flow.rollout_timeout_s:
+            elif leases.now - lease.began > self._flow.rollout_timeout_s:  # also if done: its result was taken away
                 ran_s = leases.now - lease.began
                 yield Overdue(prompt=group.prompt, attempt=group.attempt, worker=lease.worker, ran_s=ran_s)
         for name, worker in state.workers.items():
