@@ -9,12 +9,12 @@ from contextlib import closing
 from pathlib import Path
 
 from rollog.events import server
-from rollog.events.connection import Address
+from rollog.events.connection import Address, Patience
 from rollog.events.errors import ServerUnreachable
 from rollog.events.file_log import GrowingLog, seal_tail
 from rollog.events.mark import check_mark
 from rollog.events.planting import obey_planting
-from rollog.events.reading import mark_of, segments_of, snapshots_of
+from rollog.events.reading import ANSWER_WITHIN_S, mark_of, segments_of, snapshots_of
 from rollog.events.redis_log import RedisLog
 from rollog.events.redis_reader import RedisReader
 from rollog.events.server_settings import settings_check
@@ -30,8 +30,7 @@ def check_server(plan: Plan) -> None:
     if plan.log.redis == EMBEDDED:
         return
     address = Address.parse(server_url(plan))
-    with closing(address.connect()) as connection:
-        settings_check(connection, relaxed=plan.log.durability == "relaxed")
+    _settings_of(address, relaxed=plan.log.durability == "relaxed")
     with closing(RedisReader(address, plan.run)) as reader:
         head = reader.head()
     if head.offset > 0:
@@ -39,6 +38,12 @@ def check_server(plan: Plan) -> None:
             f"run={plan.run}: the server {address} holds a log of this name with {head.offset:,} entries, whose folder "
             f"is not here. Resume it where its folder is, or choose another name (run=...)."
         )
+
+
+def _settings_of(address: Address, *, relaxed: bool) -> None:
+    """Refuse settings that would lose entries. One lost answer is no reason to refuse: it is asked for again."""
+    with closing(address.connect()) as connection:
+        Patience(ANSWER_WITHIN_S).insist(lambda: settings_check(connection, relaxed=relaxed))
 
 
 class LogServer:
@@ -57,8 +62,7 @@ class LogServer:
             self._revive()
         address = folder.address(plan, "controller")
         if plan.log.redis != EMBEDDED:
-            with closing(address.connect()) as connection:
-                settings_check(connection, relaxed=self._relaxed)
+            _settings_of(address, relaxed=self._relaxed)
         self.log = RedisLog(
             address,
             plan.run,
