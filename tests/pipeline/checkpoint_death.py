@@ -1,8 +1,8 @@
-"""Dies at every line of writing a checkpoint, one line after another. Run by test_checkpoints.py in a process of its
-own.
+"""Dies at every line of replacing a checkpoint by a newer one, one line after another. Run by test_checkpoints.py in a
+process of its own.
 
 For each line: a forked child runs up to it and ends on the spot, as under SIGKILL; then the folder must hold the older
-checkpoint and, if anything else, the whole new one; and writing again must succeed. Prints the number of lines died at.
+checkpoint, the newer one or both, each whole; and writing again must succeed. Prints the number of lines died at.
 """
 
 import os
@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from rollog.pipeline import checkpoints, durable
-from rollog.pipeline.checkpoints import Ordered, broken_files, list_manifests, newest_whole, write
+from rollog.pipeline.checkpoints import Ordered, broken_files, list_manifests, newest_whole, prune, write
 
 WATCHED = {checkpoints.__file__, durable.__file__}
 OLD = Ordered(log="log", offset=5, digest="aa", epoch=1, version=1, generation=1)
@@ -50,17 +50,19 @@ def main(root: Path) -> None:
         if (child := os.fork()) == 0:
             die_at(line)
             write(root, NEW, fill)
+            prune(root, keep_versions={NEW.version})
             os._exit(0)
         finished = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         found = list_manifests(root)
-        assert [manifest.ordered for manifest in found] in ([OLD], [OLD, NEW]), (line, found)
+        assert [manifest.ordered for manifest in found] in ([OLD], [OLD, NEW], [NEW]), (line, found)
         assert not any(broken_files(manifest) for manifest in found), line
-        seen.add(len(found))
+        seen.add(tuple(manifest.version for manifest in found))
         assert write(root, NEW, fill).ordered == NEW, line
         assert newest_whole(root) == list_manifests(root)[-1], line
         durable.delete_folder(root / NEW.folder_name)
-    assert seen == {1, 2}
-    durable.sweep(root)
+        write(root, OLD, fill)
+        durable.sweep(root)
+    assert seen == {(1,), (1, 2), (2,)}
     assert [path.name for path in root.iterdir()] == [OLD.folder_name]
     print(line)
 

@@ -51,7 +51,8 @@ def test_a_checkpoint_names_its_files_and_the_entry_that_ordered_it(tmp_path: Pa
     assert len(manifest.digest) == 64
 
 
-def test_a_death_at_any_line_of_writing_never_leaves_a_half_that_looks_whole(tmp_path: Path) -> None:
+def test_a_death_at_any_line_of_replacing_leaves_no_half_that_looks_whole_and_never_nothing(tmp_path: Path) -> None:
+    """B24, TransferQueue checkpoint.md: the old one was deleted before the new one was renamed: a crash left none."""
     done = subprocess.run([sys.executable, DEATH, tmp_path], capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stderr

@@ -55,6 +55,40 @@ def test_results_that_are_all_delivered_twice_leave_the_same_run() -> None:
     assert len(twice.events(Late)) > 16
 
 
+def test_a_result_that_was_trimmed_before_it_was_answered_is_told_and_made_again() -> None:
+    """B67, redis#10756: entries trimmed while they were pending came as nothing, or were waited for without end."""
+    stage = Stage(small_plan())
+    stage.generator.load()
+    stage.generator.take()
+    stage.generator.finish(0)
+    assert len(stage.controller.mailbox.wait(stage.state, stage.now, stage.now)) >= 1, "read, and not answered"
+    stage.kill_controller()
+    stage.server.results.clear()
+    stage.resume()
+    assert stage.events(Retry) == []
+    stage.after(stage.plan.flow.rollout_timeout_s + stage.plan.flow.lease_s)
+
+    (told,) = [retry for retry in stage.events(Retry) if retry.prompt == 0]
+    assert told.kind is FailureKind.INFRA
+    assert told.error.startswith("timeout after 6")
+    stage.train_steps(1)
+    assert stage.steps == {0: (0, 1, 2, 3)}
+
+
+def test_a_result_that_waits_longer_than_its_deadline_for_a_controller_counts() -> None:
+    """B67, the other side: what lies in the stream still is never given up."""
+    stage = Stage(small_plan())
+    stage.generator.load()
+    stage.generator.take()
+    stage.generator.finish(0)
+    stage.kill_controller()
+    stage.now += 10 * stage.plan.flow.rollout_timeout_s
+    stage.resume()
+
+    assert [(commit.prompt, commit.attempt) for commit in stage.events(Commit)] == [(0, 1)]
+    assert all(retry.prompt != 0 for retry in stage.events(Retry))
+
+
 def test_a_result_stream_that_is_read_again_from_its_beginning_is_not_processed_again() -> None:
     """B73, flightctl PR#2227: the group was created again at 0 after a restart, and everything was processed again."""
     seen: list[Delivery] = []
