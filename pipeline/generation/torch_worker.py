@@ -1,4 +1,4 @@
-"""What a generator of the torch engine is made of."""
+"""What a generator is made of: the engine that the plan names, and the run's way to ask it."""
 
 from pathlib import Path
 from typing import cast
@@ -14,13 +14,21 @@ from rollog.pipeline.errors import ModelError
 from rollog.pipeline.generation.attempts import Asking, Attempts, SingleTurnAttempts, stop_tokens
 from rollog.pipeline.generation.conversations import MultiTurnAttempts
 from rollog.pipeline.generation.engine import Engine
-from rollog.pipeline.generation.torch_engine import TorchEngine
 from rollog.pipeline.loader import Loader
 
 
-def make_engine(plan: Plan) -> TorchEngine:
+def make_engine(plan: Plan) -> Engine:
     """The engine with the model that the run began with."""
-    return TorchEngine.from_folder(Path(plan.model.path), dtype=plan.model.dtype)
+    folder = Path(plan.model.path)
+    match plan.generation.engine:
+        case "torch":
+            from rollog.pipeline.generation.torch_engine import TorchEngine
+
+            return TorchEngine.from_folder(folder, dtype=plan.model.dtype)
+        case "vllm":
+            from rollog.pipeline.generation.vllm_start import VllmTerms, start_engine
+
+            return start_engine(folder, VllmTerms.of(plan))
 
 
 def make_attempts(plan: Plan, engine: Engine, reward: RewardChild, environment: EnvironmentChild | None) -> Attempts:

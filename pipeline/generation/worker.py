@@ -13,6 +13,7 @@ Rule 5: only a failed attempt becomes a message; anything else ends the process,
 """
 
 import argparse
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -46,6 +47,7 @@ from rollog.pipeline.generation.attempts import AttemptFailed, Attempts, Made, U
 from rollog.pipeline.generation.engine import Engine, EngineLost
 from rollog.pipeline.heartbeat import Heartbeat
 from rollog.pipeline.machine import describe
+from rollog.pipeline.parent_death import end_with_parent
 from rollog.pipeline.rollout_codec import encode
 from rollog.pipeline.run_folder import RunFolder
 from rollog.pipeline.worker_desk import PatientDesk, Reading
@@ -316,8 +318,14 @@ def main() -> None:
             terms=GeneratorTerms.of(plan),
             machine=describe(threads=torch.get_num_threads()),
         )
-        print(f"{arguments.name}: {generator.run()}", flush=True)
+        try:
+            print(f"{arguments.name}: {generator.run()}", flush=True)
+        except EngineLost as error:
+            print(f"{arguments.name}: {error}", flush=True)
+            os._exit(1)  # an orderly end would wait for a silent engine, and let it talk after the reason
 
 
 if __name__ == "__main__":
     main()
+elif __name__ == "__mp_main__":  # so multiprocessing calls this file in the processes that an engine starts
+    end_with_parent()

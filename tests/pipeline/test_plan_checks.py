@@ -91,6 +91,9 @@ def test_only_what_the_sampler_reads_is_recorded(written: dict[str, Any], record
         ({"sampler": {"name": "ready_first"}, "failure": {"evicted_prompts": "requeue"}}, "sampler.name=ready_first"),
         ({"sampler": {"name": "windowed"}, "failure": {"evicted_prompts": "requeue", "max_requeues": 0}},
          "max_requeues=0 cannot go with failure.evicted_prompts=requeue"),
+        ({"generation": {"tensor_parallel": 2}}, "tensor_parallel=2 cannot go with generation.engine=torch"),
+        ({"generation": {"engine": "vllm"}, "determinism": "pinned", "failure": {"min_step_fraction": 1.0}},
+         "determinism=pinned cannot go with generation.engine=vllm: this engine does not give the same bits"),
         ({"compaction": {"max_context_tokens": 9}}, "max_context_tokens=9 would do nothing with compaction.enabled"),
     ],
 )  # fmt: skip
