@@ -6,7 +6,6 @@ Rule 2: the order of the end: Finish, workers leave, the tail is sealed, the emb
 """
 
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,16 +18,18 @@ from rollog.pipeline import runner, verbs
 from rollog.pipeline.inputs import StopAsked
 from rollog.pipeline.launch.local import Crew
 from rollog.pipeline.log_server import LogServer
-from rollog.pipeline.progress import stderr_progress
+from rollog.pipeline.manner import Manner
+from rollog.pipeline.progress import progress_of
 
 DRAIN_S: Final = 60.0
 """The first Ctrl-C and ``rollog stop`` let what runs finish for so long."""
 
 
-def foreground(ready: runner.Ready, server: LogServer, crew: Crew | None = None) -> int:
+def foreground(ready: runner.Ready, server: LogServer, crew: Crew | None = None, manner: Manner | None = None) -> int:
     """Drive the run with live progress, seal its log, end its server; returns the exit code."""
-    progress = stderr_progress(ready.policy.max_steps)
-    print(verbs.headline(ready), file=sys.stderr)
+    manner = manner or Manner()
+    progress = progress_of(manner, ready.policy.max_steps)
+    manner.say(verbs.headline(ready))
     shutdown = True
     try:
         with _signals() as listen:
@@ -38,13 +39,13 @@ def foreground(ready: runner.Ready, server: LogServer, crew: Crew | None = None)
         shutdown = False  # it is another controller's now
         raise
     except KeyboardInterrupt:
-        again = f"resume with:  rollog resume {ready.plan.run}"
-        print(f"aborted; nothing that was logged is lost. {again}", file=sys.stderr)
+        manner.say(f"aborted; nothing that was logged is lost. resume with:  rollog resume {ready.plan.run}")
         return 130
     finally:
         progress.close()
         server.close(shutdown=shutdown)
-    print(verbs.farewell(ready.plan.run, end), file=sys.stderr)
+    manner.say(verbs.farewell(ready.plan.run, end))
+    manner.answer(verbs.end_model(ready.plan.run, end))
     return end.exit_code
 
 

@@ -32,8 +32,11 @@ from rollog.events.vocabulary import (
     Stop,
     Train,
 )
+from rollog.pipeline.manner import Manner
 from rollog.pipeline.waiting import Wait
+from rollog.replay.screens import oneline
 from rollog.replay.state import Place, State
+from rollog.replay.wording import printable
 
 BARS = "▁▂▃▄▅▆▇█"
 CURVE_STEPS = 12
@@ -96,8 +99,10 @@ class PlainScreen:
 class Progress:
     """The Observer of a run in the foreground."""
 
-    def __init__(self, screen: Screen, *, max_steps: int) -> None:
+    def __init__(self, screen: Screen, *, max_steps: int, every_entry: bool = False) -> None:
+        """``every_entry``: say each one as it lands."""
         self._screen = screen
+        self._every_entry = every_entry
         self._plain = isinstance(screen, PlainScreen)
         self._max_steps = max_steps
         self._recorded = 0
@@ -111,13 +116,16 @@ class Progress:
         self._failed = 0
 
     @classmethod
-    def on(cls, stream: TextIO, *, max_steps: int) -> "Progress":
+    def on(cls, stream: TextIO, *, max_steps: int, every_entry: bool = False, no_color: bool = False) -> "Progress":
         """Live lines on a terminal, one line a step elsewhere."""
-        console = Console(file=stream, highlight=False)
-        return cls(TerminalScreen(console) if console.is_terminal else PlainScreen(stream), max_steps=max_steps)
+        console = Console(file=stream, highlight=False, no_color=no_color or None)
+        screen = TerminalScreen(console) if console.is_terminal else PlainScreen(stream)
+        return cls(screen, max_steps=max_steps, every_entry=every_entry)
 
     def entry(self, state: State, entry: Entry) -> None:
         """Note what this entry says."""
+        if self._every_entry:
+            self._screen.say(printable(oneline(entry)))
         for event in entry.events:
             match event:
                 case Commit():
@@ -239,6 +247,21 @@ def thousands(count: int) -> str:
     return f"{count}" if count < 1000 else f"{count / 1000:.0f}k" if count < 1_000_000 else f"{count / 1e6:.1f}M"
 
 
-def stderr_progress(max_steps: int) -> Progress:
-    """The progress of a command."""
-    return Progress.on(sys.stderr, max_steps=max_steps)
+class Silence:
+    """The Observer of a run whose person wants no messages."""
+
+    def entry(self, state: State, entry: Entry) -> None:
+        """Nothing."""
+
+    def waiting(self, state: State, wait: Wait) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """Nothing to put back."""
+
+
+def progress_of(manner: Manner, max_steps: int) -> Progress | Silence:
+    """The progress of a command, on stderr."""
+    if manner.quiet:
+        return Silence()
+    return Progress.on(sys.stderr, max_steps=max_steps, every_entry=manner.verbose, no_color=manner.no_color)

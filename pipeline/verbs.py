@@ -1,6 +1,7 @@
 """What ``train`` and ``resume`` say: the plan, what is about to run, what a resume does, how a run ended."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import yaml
@@ -23,6 +24,11 @@ def resolved(plan: Plan, num_rows: int) -> str:
     """Every setting of the plan and every bound derived from it, as YAML."""
     lines = [f"#   {line}" for line in plan.derived(num_rows).lines()]
     return yaml.safe_dump(plan.settings(), sort_keys=False, allow_unicode=True) + "# derived:\n" + "\n".join(lines)
+
+
+def plan_model(plan: Plan, num_rows: int) -> dict[str, Any]:
+    """``train --dry-run`` as data: ``{"schema", "settings", "derived"}``."""
+    return {"schema": "rollog.plan/1", "settings": plan.settings(), "derived": asdict(plan.derived(num_rows))}
 
 
 def headline(ready: Ready) -> str:
@@ -85,6 +91,28 @@ def what_resume_does(found: Found, ready: Ready) -> str:
     return "\n".join(lines)
 
 
+def resume_model(found: Found, ready: Ready) -> dict[str, Any]:
+    """``resume --dry-run`` as data: what is kept, sent again and lost, in prompts; ``offset`` 0: it has not begun."""
+    state, count = found.state, found.state.count
+    return {
+        "schema": "rollog.resume/1",
+        "run": ready.plan.run,
+        "offset": state.offset,
+        "version": state.version,
+        "newest_checkpoint": state.newest_checkpoint(),
+        "finish": None if state.finish is None else state.finish.value,
+        "kept": {
+            "settled": state.settled(),
+            **{place.value: count(place) for place in Place if place is not Place.IN_FLIGHT},
+        },
+        "sent_again": count(Place.IN_FLIGHT),
+        "lost": None if ready.loss is None else str(ready.loss),
+        "given_up": list(ready.drops),
+        "changed": dict(ready.changes),
+        "complete": complete(state, ready),
+    }
+
+
 def _what_goes_on(state: State, ready: Ready) -> str:
     """What a person can do to train more: a resume may raise the end as far as the data goes, a fork has other data."""
     policy, (step, prompt) = ready.policy, state.slate
@@ -92,6 +120,25 @@ def _what_goes_on(state: State, ready: Ready) -> str:
         return f"A higher end goes on:  rollog resume {state.run} grpo.max_steps=..."
     more = f"data.epochs={ready.plan.data.epochs + 1}"
     return f"The data has no more steps; a fork goes on with more of it:  rollog fork {state.run} NEW {more}"
+
+
+def end_model(run: str, end: End) -> dict[str, Any]:
+    """How the run ended, as data."""
+    state = end.state
+    return {
+        "schema": "rollog.end/1",
+        "run": run,
+        "reason": end.reason.value,
+        "exit_code": end.exit_code,
+        "offset": state.offset,
+        "version": state.version,
+        "newest_checkpoint": state.newest_checkpoint(),
+        "trained": state.trained,
+        "dropped": state.dropped,
+        "filtered": state.filtered,
+        "evicted": state.evicted,
+        "in_flight": state.count(Place.IN_FLIGHT),
+    }
 
 
 def farewell(run: str, end: End) -> str:
