@@ -127,7 +127,7 @@ def test_the_key_may_be_encrypted_and_its_password_is_shown_to_nobody(ca: Author
     assert "key-guess" not in said
 
 
-def test_tls_and_its_absence_are_told_apart(url: Url, server: Any) -> None:
+def test_tls_and_its_absence_are_told_apart(url: Url) -> None:
     with socket.socket() as listener:  # a server that speaks something else
         listener.bind(("127.0.0.1", 0))
         listener.listen()

@@ -10,10 +10,13 @@ import pytest
 
 from play import Play
 from rollog.events.messages import Chunk, SaveOrder
-from rollog.events.vocabulary import Admit, Commit, Configure, Dispatch, Exhaust, FinishReason, Resume, Train
+from rollog.events.vocabulary import Admit, Commit, Configure, Dispatch, Drop, Exhaust, FinishReason, Resume, Train
 from rollog.replay.errors import BrokenInvariant
 from rollog.replay.invariants import Audit
-from rollog.replay.state import Place
+from rollog.replay.plain import state_digest
+from rollog.replay.projector import fold, fold_all
+from rollog.replay.snapshots import decode, encode
+from rollog.replay.state import Place, State
 from stage import Stage, small_plan
 
 
@@ -267,6 +270,25 @@ def test_new_weights_are_never_combined_with_an_older_place_in_the_data() -> Non
     stage.train_steps(2)
 
     assert stage.state.published[4] == calm.state.published[4]
+
+
+def test_a_group_that_goes_while_a_state_is_saved_is_either_in_it_or_gone_from_it() -> None:
+    """B24, TransferQueue checkpoint.md: deleting a group while the snapshot was taken mixed two moments."""
+    plan = small_plan(failure={"max_infra_attempts": 1, "max_consecutive_dropped_prompts": 4, "min_step_fraction": 0.5})
+    stage = Stage(plan)
+    stage.finish(0, 1)
+    stage.fail(2)
+    stage.train_steps(3)
+    entries = stage.entries()
+    assert stage.events(Drop), "a group went"
+    state, held = State(), set()
+    for number, entry in enumerate(entries, start=1):
+        fold(state, entry)
+        saved = decode(encode(state))
+        assert saved is not None
+        held.add(2 in saved.state.groups)
+        assert state_digest(fold_all(entries[number:], saved.state)) == state_digest(stage.state)
+    assert held == {True, False}
 
 
 # --- C: buffer and cursor ---------------------------------------------------------------------------------------------
