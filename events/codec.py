@@ -8,9 +8,11 @@ Rule 3: an unknown field is ignored and stays in the bytes. An unknown tag or a 
 Rule 4: older versions are lifted on read, one version a step, by the pure functions in ``UPCASTS``.
 Rule 5: a message from a worker is data from outside: it is decoded under the same types and limits, and a digest in it
         is lower-case hexadecimal of the right length or the message is malformed.
+Rule 6: a result waits in the server until it is answered, and the server's file has no checksum: a message begins with
+        a digest of its own, so that a damaged one is malformed and never another message.
 
 Wire: header = [format, epoch, offset, time, input]; payload = [{"t": tag, "v": version, ...fields}, ...];
-message = {"t": tag, "v": version, ...fields}. Everything is MessagePack.
+message = 8 bytes blake2b of the rest, {"t": tag, "v": version, ...fields}. Everything else is MessagePack.
 """
 
 import math
@@ -32,6 +34,7 @@ FORMAT: Final = 1
 MAX_MESSAGE_BYTES: Final = 1 << 18
 MAX_INPUT_CHARS: Final = 64
 MESSAGE_VERSION: Final = 1
+MESSAGE_DIGEST_BYTES: Final = 8
 
 Lift = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -143,7 +146,8 @@ def pack_message(message: Message) -> bytes:
     """The message's bytes. Raises ``ValueError`` for a field of another type or more than 256 KiB."""
     tag = _TAG_OF_MESSAGE[type(message)]
     fields, _ = _MESSAGE_SHAPES[tag].to_wire(message)
-    body = _pack({"t": tag, "v": MESSAGE_VERSION} | fields)
+    packed = _pack({"t": tag, "v": MESSAGE_VERSION} | fields)
+    body = message_digest(packed) + packed
     if len(body) > MAX_MESSAGE_BYTES:
         raise ValueError(f"a {tag} message of {len(body)} bytes; the cap is {MAX_MESSAGE_BYTES}")
     return body
@@ -153,8 +157,11 @@ def unpack_message(body: bytes) -> Message:
     """The message whose bytes these are; ``MalformedMessage`` for anything else."""
     if len(body) > MAX_MESSAGE_BYTES:
         raise MalformedMessage(f"a message of {len(body)} bytes; the cap is {MAX_MESSAGE_BYTES}")
+    packed = body[MESSAGE_DIGEST_BYTES:]
+    if message_digest(packed) != body[:MESSAGE_DIGEST_BYTES]:
+        raise MalformedMessage(f"the digest of a message of {len(body)} bytes does not fit: it was damaged")
     try:
-        wire = _unpack(body)
+        wire = _unpack(packed)
         tag = wire.get("t") if type(wire) is dict else None
         shape = _MESSAGE_SHAPES.get(tag) if type(tag) is str else None
         if shape is None or wire.get("v") != MESSAGE_VERSION:
@@ -163,6 +170,11 @@ def unpack_message(body: bytes) -> Message:
     except ValueError as error:
         raise MalformedMessage(f"not a message of this rollog: {error}") from error
     return message
+
+
+def message_digest(packed: bytes) -> bytes:
+    """What stands before a message's MessagePack."""
+    return blake2b(packed, digest_size=MESSAGE_DIGEST_BYTES).digest()
 
 
 def tag_of(event: Event) -> str:

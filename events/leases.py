@@ -44,6 +44,9 @@ def parse_leases(time: Any, flat: Any) -> Leases:
         raise time
     if isinstance(flat, Exception):
         raise flat
-    texts = {key.decode(): value.decode() for key, value in zip(flat[::2], flat[1::2], strict=True)}
+    texts = {
+        key.decode(errors="replace"): value.decode(errors="replace")
+        for key, value in zip(flat[::2], flat[1::2], strict=True)
+    }
     seconds, microseconds = map(int, time)
     return Leases(now=seconds + microseconds / 1e6, by_key={key: parse_lease(key, text) for key, text in texts.items()})

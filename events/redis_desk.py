@@ -17,7 +17,7 @@ from rollog.events.keys import Keys
 from rollog.events.leases import claim_of, parse_leases
 from rollog.events.log import Leases
 from rollog.events.messages import Notice, Order, Result, TrainMessage
-from rollog.events.redis_reader import stream_messages
+from rollog.events.redis_reader import stream_messages, whole_number
 
 MAX_BLOCK_S: Final = 2.0
 MESSAGES_PER_READ: Final = 256
@@ -43,7 +43,7 @@ class RedisDesk:
     def epoch(self) -> int:
         """The writer epoch in force; 0 before the first controller."""
         found = self._insist(lambda: self._connection.call("HGET", self._keys.meta, "epoch"))
-        return 0 if found is None else int(found)
+        return 0 if found is None else whole_number(found, f"{self._keys.meta} epoch")
 
     def take(self, worker: str, epoch: int, version: int, *, exactly: bool = False) -> Order | None:
         """The first free order that fits, now leased to ``worker``."""

@@ -34,7 +34,7 @@ from rollog.events.leases import parse_leases
 from rollog.events.log import GENESIS, Delivery, Entry, Head, Leases, Outbox, Pen, Reader, Shortening
 from rollog.events.mark import Mark, MarkFile, check_mark
 from rollog.events.outbox import ControlBook, append_arguments, hand_over_arguments
-from rollog.events.redis_reader import RedisReader, stream_messages
+from rollog.events.redis_reader import RedisReader, stream_messages, text_of, whole_number
 from rollog.events.server_settings import server_info
 from rollog.events.vocabulary import Checkpoint
 
@@ -97,10 +97,10 @@ class RedisLog(RedisReader):
         reply = self._answer(_OPEN, [self.keys.log, self.keys.meta], [
             nonce, nonce, FORMAT, GENESIS, 0 if mark is None else mark.epoch,
         ])  # fmt: skip
-        epoch, offset, digest, log_id, oldest = (text.decode() for text in reply[1:])
-        self._nonce, self._oldest, self._book = nonce, int(oldest), ControlBook()
-        self._head = Head(offset=int(offset), digest=digest)
-        self._pen = Pen(epoch=int(epoch), head=self._head, log_id=log_id)
+        epoch, offset, digest, log_id, oldest = reply[1:]
+        self._nonce, self._oldest, self._book = nonce, whole_number(oldest, f"{self.keys.meta} oldest"), ControlBook()
+        self._head = Head(offset=whole_number(offset, f"{self.keys.meta} offset"), digest=text_of(digest))
+        self._pen = Pen(epoch=whole_number(epoch, f"{self.keys.meta} epoch"), head=self._head, log_id=text_of(log_id))
         self._check_end()
         self._keep_mark()  # a log that was sealed at its end is not at its end any more
         return self._pen
@@ -243,7 +243,7 @@ class RedisLog(RedisReader):
             if code in ("OK", "DUPLICATE"):
                 landed = entry.offset - entries[0].offset + 1
             elif code == "GAP":
-                head = Head(offset=int(reply[1]), digest=reply[2].decode())
+                head = Head(offset=whole_number(reply[1], f"{self.keys.meta} offset"), digest=text_of(reply[2]))
                 landed = max(landed, self._found(entries, head))
             else:
                 self._refuse(code, reply)
@@ -272,13 +272,15 @@ class RedisLog(RedisReader):
             raise ServerRefused(f"the server refused: {said}. {_remedy(said)}") from said
         code = reply[0].decode()
         if code == "GAP":
-            raise LogUncertain(f"the log ends with entry {int(reply[1])}, not {self._head.offset}: open and fold again")
+            raise LogUncertain(
+                f"the log ends with entry {text_of(reply[1])}, not {self._head.offset}: open and fold again"
+            )
         if code != "OK":
             self._refuse(code, reply)
         return reply
 
     def _refuse(self, code: str, reply: Sequence[Any]) -> None:
-        about = b" ".join(each if isinstance(each, bytes) else str(each).encode() for each in reply[1:]).decode()
+        about = " ".join(text_of(each) if isinstance(each, bytes) else str(each) for each in reply[1:])
         match code:
             case "FENCED":
                 epoch = self._pen.epoch if self._pen else 0
@@ -326,6 +328,8 @@ class RedisLog(RedisReader):
 
 
 def _remedy(said: ServerSaid) -> str:
+    if "user_script" in str(said):  # it stumbled over a value that no rollog has written
+        return "Something else wrote into the run's keys, or the server's data was damaged: restore it from an archive"
     return {
         "OOM": "Its memory is full: raise maxmemory, or archive old entries",
         "MISCONF": "It cannot write to its disk: make room, see its log",

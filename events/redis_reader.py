@@ -42,12 +42,12 @@ class RedisReader:
         offset, digest = self._insist(lambda: self._connection.call("HMGET", self.keys.meta, "offset", "digest"))
         if offset is None or digest is None:
             return Head(offset=0, digest=GENESIS)
-        return Head(offset=int(offset), digest=digest.decode())
+        return Head(offset=whole_number(offset, f"{self.keys.meta} offset"), digest=text_of(digest))
 
     def log_id(self) -> str | None:
         """The id of the log that the server holds; None if it holds none."""
         found = self._insist(lambda: self._connection.call("HGET", self.keys.meta, "log_id"))
-        return None if found is None else str(found.decode())
+        return None if found is None else text_of(found)
 
     def read(self, first: int = 1, last: int | None = None) -> Iterator[Entry]:
         """The entries ``first``..``last``, in order, their digest chain checked."""
@@ -64,7 +64,10 @@ class RedisReader:
                 previous, first = entry.digest, entry.offset + 1
             for offset, fields in page:
                 if offset != first:
-                    raise MissingEntry(f"entry {first} is missing: the stream goes on with {offset}")
+                    raise MissingEntry(
+                        f"entry {first} is missing, the stream goes on with {offset}: the server's data was damaged; "
+                        "restore it, or the log from an archive"
+                    )
                 entry = open_fields(fields, previous)
                 if entry.offset != offset:
                     raise CorruptEntry(f"the stream holds entry {entry.offset} under the id of entry {offset}")
@@ -74,7 +77,7 @@ class RedisReader:
     def digest_at(self, offset: int) -> str | None:
         """The digest that stands at ``offset`` in the stream; None if it is not there."""
         found = self._page(offset, offset)
-        return found[0][1][b"digest"].decode() if found else None
+        return text_of(found[0][1].get(b"digest", b"")) if found else None
 
     def last_in_stream(self) -> Head | None:
         """The stream's last entry, whatever meta says; None if every entry is archived or there is none."""
@@ -82,7 +85,7 @@ class RedisReader:
         if not found:
             return None
         offset, fields = _message(found[0])
-        return Head(offset=offset, digest=fields[b"digest"].decode())
+        return Head(offset=offset, digest=text_of(fields.get(b"digest", b"")))
 
     def wait_beyond(self, offset: int, block_s: float) -> bool:
         """Whether an entry after ``offset`` is in the stream; waits up to ``block_s`` (at most 2) seconds for it."""
@@ -111,7 +114,9 @@ class RedisReader:
     def _archived(self, first: int, last: int) -> Iterator[Entry]:
         """What the stream does not hold, or holds no more: it may be cut while somebody reads."""
         if self._archive is None:
-            raise MissingEntry(f"entry {first} is neither in the stream nor in a segment")
+            raise MissingEntry(
+                f"entry {first} is neither in the stream nor in a segment: restore the server's data or the segments"
+            )
         yield from self._archive.read(first, last)
 
     def _digest_before(self, first: int) -> str:
@@ -137,6 +142,22 @@ def open_fields(fields: dict[bytes, bytes], previous: str) -> Entry:
     except (KeyError, UnicodeDecodeError) as error:
         raise CorruptEntry(f"a message of the log has the fields {sorted(fields)}: something else wrote it") from error
     return unseal(header, payload, digest, previous)
+
+
+def whole_number(found: bytes, what: str) -> int:
+    """The number that stands there. Raises ``CorruptEntry``."""
+    try:
+        return int(found)
+    except ValueError as error:
+        raise CorruptEntry(
+            f"{what} reads {found!r}: something else wrote into the run's keys, or the server's data was damaged; "
+            "restore the log from an archive"
+        ) from error
+
+
+def text_of(found: bytes) -> str:
+    """What is damaged becomes a text that fits nothing."""
+    return found.decode("ascii", "replace")
 
 
 def _message(raw: Any) -> tuple[int, dict[bytes, bytes]]:

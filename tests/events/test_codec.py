@@ -12,6 +12,7 @@ from rollog.events import codec
 from rollog.events.codec import (
     event_to_plain,
     lift,
+    message_digest,
     pack_message,
     seal,
     tag_of,
@@ -272,14 +273,41 @@ def test_damaged_payloads_under_a_right_digest_never_break_the_decoder() -> None
         assert (read.header, read.payload) == (bytes(header), bytes(payload))
 
 
-def test_damaged_messages_are_malformed_or_messages() -> None:
+def signed(packed: bytes) -> bytes:
+    """A message whose digest fits: what another program could have written."""
+    return message_digest(packed) + packed
+
+
+def test_a_damaged_message_is_never_another_message() -> None:
+    """Every single bit of it, and cuts, swaps and insertions."""
     rng = random.Random(7)
-    body = pack_message(sample(GroupDone))
-    for _ in range(4_000):
+    message = sample(GroupDone)
+    body = pack_message(message)
+    damaged = [bytes(flipped(body, bit)) for bit in range(8 * len(body))]
+    for _ in range(2_000):
         bytes_ = bytearray(body)
         damage(rng, bytes_)
+        damaged.append(bytes(bytes_))
+    for each in damaged:
+        if each != body:
+            with pytest.raises(MalformedMessage):
+                unpack_message(each)
+
+
+def flipped(body: bytes, bit: int) -> bytearray:
+    changed = bytearray(body)
+    changed[bit // 8] ^= 1 << (bit % 8)
+    return changed
+
+
+def test_damaged_messages_under_a_right_digest_are_malformed_or_messages() -> None:
+    rng = random.Random(8)
+    packed = pack_message(sample(GroupDone))[codec.MESSAGE_DIGEST_BYTES :]
+    for _ in range(4_000):
+        bytes_ = bytearray(packed)
+        damage(rng, bytes_)
         try:
-            message = unpack_message(bytes(bytes_))
+            message = unpack_message(signed(bytes(bytes_)))
         except MalformedMessage:
             continue
         assert isinstance(message, Message)
@@ -300,7 +328,7 @@ def damage(rng: random.Random, data: bytearray) -> None:
 
 
 @pytest.mark.parametrize(
-    "body",
+    "packed",
     [
         b"",
         b"\xc1",
@@ -314,9 +342,10 @@ def damage(rng: random.Random, data: bytearray) -> None:
         b"x" * 300_000,
     ],
 )
-def test_what_is_no_message_is_malformed(body: bytes) -> None:
-    with pytest.raises(MalformedMessage):
-        unpack_message(body)
+def test_what_is_no_message_is_malformed(packed: bytes) -> None:
+    for body in (packed, signed(packed)):
+        with pytest.raises(MalformedMessage):
+            unpack_message(body)
 
 
 @pytest.mark.parametrize(
@@ -341,4 +370,4 @@ def test_a_step_without_new_weights_names_no_file() -> None:
 
 
 def test_the_smallest_message_is_small() -> None:
-    assert len(pack_message(Doorbell())) < 20
+    assert len(pack_message(Doorbell())) < 28
