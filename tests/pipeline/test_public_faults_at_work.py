@@ -4,7 +4,9 @@ Each docstring names the fault by its number and its report.
 """
 
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from play import Play
@@ -13,6 +15,8 @@ from rollog.events.messages import NewWeights
 from rollog.events.vocabulary import (
     Commit,
     Drop,
+    Evict,
+    EvictReason,
     Exhaust,
     FailureKind,
     Finish,
@@ -27,6 +31,8 @@ from rollog.events.vocabulary import (
     Select,
     Shrink,
 )
+from rollog.pipeline.rollout_codec import decode, encode
+from rollog.pipeline.rollouts import CorruptRollouts, GroupRollouts, Rollout, Row, Span
 from rollog.pipeline.simulate import simulate
 from rollog.pipeline.simulation.world import Script
 from rollog.replay.projector import fold
@@ -137,10 +143,17 @@ def test_the_weights_are_told_to_generators_by_a_new_controller_although_the_tra
 # --- E, F: staleness and version stamps -------------------------------------------------------------------------------
 
 
-def test_a_resume_at_a_high_version_leaves_no_more_in_flight_than_the_bound_allows() -> None:
+@pytest.mark.parametrize(
+    "sampler",
+    [{"lookahead": 2}, {"name": "ready_first", "max_staleness": 2}, {"name": "weight_fifo", "max_staleness": 2}],
+)
+def test_a_resume_at_a_high_version_leaves_no_more_in_flight_than_the_bound_allows(sampler: dict[str, Any]) -> None:
     """B43, AReaL#1388: the version jumped after recovery while the counter of accepted groups was 0."""
-    stage = Stage(small_plan(grpo={"prompts_per_step": 1}, sampler={"lookahead": 2}, checkpoint={"every_steps": 20}))
-    stage.train_steps(20)
+    plan = small_plan(grpo={"prompts_per_step": 1}, sampler=sampler, checkpoint={"every_steps": 100})
+    stage = Stage(plan, num_rows=200)
+    for prompt in range(100):
+        stage.finish(prompt)
+        stage.train()
     stage.save()
     stage.kill_generator()
     stage.kill_trainer()
@@ -148,8 +161,8 @@ def test_a_resume_at_a_high_version_leaves_no_more_in_flight_than_the_bound_allo
     stage.resume()
     stage.after(12)
 
-    assert stage.state.version == stage.state.standing == 20
-    assert stage.at(Place.IN_FLIGHT) == [20, 21, 22]
+    assert stage.state.version == stage.state.standing == 100
+    assert stage.at(Place.IN_FLIGHT) == [100, 101, 102]
     assert stage.state.num_open() == 3
 
 
@@ -163,6 +176,18 @@ def test_every_trained_group_says_which_weights_made_it_and_none_is_older_than_t
     ages = {step - member.finished.born for step in range(7) for member in stage.state.step(step).members()}
     assert ages == {0, 1, 2}
     assert {len(list(stage.state.step(step).members())) for step in range(7)} == {4}
+
+
+def test_no_row_can_be_stored_that_does_not_say_which_weights_wrote_each_of_its_tokens() -> None:
+    """B46, slime#1800, row by row: what the trainer is given says for every written token who wrote it."""
+    rows = {"tokens": np.array([10, 3, 4, 12], np.int32), "written": np.array([False, True, True, True])}
+    rows["logprobs"] = np.array([0, -1, -1, -1], np.float32)
+    whole = Row(**rows, spans=(Span(version=4, tokens=2), Span(version=5, tokens=1)))
+    group = GroupRollouts(prompt=0, attempt=1, rollouts=(Rollout(rows=(whole,), reward=1.0),))
+    assert decode(encode(group)).rows[0].spans == whole.spans
+    for spans in ((), (Span(version=4, tokens=2),), (Span(version=-1, tokens=3),)):
+        with pytest.raises(CorruptRollouts, match=r"span"):
+            encode(replace(group, rollouts=(Rollout(rows=(Row(**rows, spans=spans),), reward=1.0),)))
 
 
 def test_a_group_that_was_under_way_during_an_update_carries_the_span_of_its_weights() -> None:
@@ -189,6 +214,21 @@ def test_staleness_counts_from_the_weights_that_began_a_group() -> None:
     stage.finish(4, 5, 6, 7)
     assert {commit.done for commit in stage.events(Commit)[4:]} == {1}
     assert stage.audit.max_staleness == 1
+
+
+def test_a_group_that_was_begun_too_early_is_never_trained_however_fresh_its_last_weights_are() -> None:
+    """B48, rllm PR#622, where it is decided: fresh by its completion, evicted by its beginning."""
+    sampler = {"name": "windowed", "max_staleness": 0}
+    stage = Stage(small_plan(grpo={"prompts_per_step": 1}, sampler=sampler, flow={"max_buffered_groups": 4}))
+    stage.finish(0)
+    assert 1 in stage.generator.orders
+    stage.train()
+    stage.finish(1)
+
+    (commit,) = [commit for commit in stage.events(Commit) if commit.prompt == 1]
+    assert (commit.born, commit.done) == (0, 1)
+    assert stage.events(Evict) == [Evict(prompts=(1,), reason=EvictReason.STALE)]
+    assert [select.prompts for select in stage.events(Select)] == [(0,)]
 
 
 # --- G: duplicates and corrupted groups -------------------------------------------------------------------------------
