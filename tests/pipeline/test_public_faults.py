@@ -123,15 +123,20 @@ def test_spares_are_trained_although_the_run_is_resumed_without_replacements() -
     assert stage.state.finish is FinishReason.EXHAUSTED
 
 
-def test_finished_groups_that_are_not_trained_are_trained_next_after_a_resume() -> None:
+@pytest.mark.parametrize("saved", [True, False])
+def test_finished_groups_that_are_not_trained_are_trained_next_after_a_resume(saved: bool) -> None:
     """B10, OpenRLHF#1322: samples made and not trained lived only in memory, and the loader went on after them."""
-    stage = Stage(small_plan(grpo={"prompts_per_step": 2}), num_rows=8)
+    plan = small_plan(grpo={"prompts_per_step": 2}, checkpoint={"every_steps": 1 if saved else 100})
+    stage = Stage(plan, num_rows=8)
     stage.finish(0, 1, 2, 3)
     stage.train()
+    if saved:
+        stage.save()
     all_die(stage)
-    resumed(stage)
-    stage.rank.step()
-    stage.settle()
+    assert resumed(stage) != [], "4 and 5, which ran"
+    assert stage.events(Resume)[-1].version == (1 if saved else 0)
+    if not saved:
+        stage.train()  # step 0 again
     stage.train_steps(1)
 
     assert stage.steps[1] == (2, 3)
