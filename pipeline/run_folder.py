@@ -22,7 +22,7 @@ import yaml
 from rollog.events.connection import Address
 from rollog.events.redis_desk import RedisDesk
 from rollog.pipeline.config import Plan, without_password
-from rollog.pipeline.durable import write_file
+from rollog.pipeline.durable import AlreadyThere, keep, new_folder, write_file
 from rollog.pipeline.errors import PlanError
 
 RUNS: Final = Path("runs")
@@ -50,19 +50,19 @@ class RunFolder:
 
     @classmethod
     def create(cls, plan: Plan, runs: Path = RUNS) -> "RunFolder":
-        """A new run's folder, with its settings in it. Raises ``UsedName``."""
-        folder = cls(runs / plan.run)
+        """A new run's folder, with its settings in it, whole or not at all. Raises ``UsedName``."""
         try:
-            runs.mkdir(parents=True, exist_ok=True)
-            folder.path.mkdir(mode=0o700)
-        except FileExistsError:
+            with new_folder(runs) as path:
+                path.chmod(0o700)
+                made = cls(path)
+                made.prepare()
+                made.write_plan(plan)
+                return cls(keep(path, plan.run))
+        except AlreadyThere:
             raise UsedName(
-                f"run={plan.run}: {folder.path} exists. Go on with it (rollog resume {plan.run}), or choose another "
-                f"name (run=...)."
+                f"run={plan.run}: {runs / plan.run} exists. Go on with it (rollog resume {plan.run}), or choose "
+                f"another name (run=...)."
             ) from None
-        folder.prepare()
-        folder.write_plan(plan)
-        return folder
 
     @classmethod
     def open(cls, name: str, runs: Path = RUNS) -> "RunFolder":
