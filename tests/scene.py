@@ -55,6 +55,8 @@ class Scene:
     """One step of the scripted engine; an answer takes one to four."""
     environment: dict[str, str] = field(default_factory=dict)
     """What all processes are told beside this one's own variables."""
+    within_s: float = WITHIN_S
+    """How long to wait for anything."""
     controllers: list["subprocess.Popen[bytes]"] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -81,7 +83,8 @@ class Scene:
         """Begin the run, or go on with it."""
         (self.folder / "run.yaml").write_text(json.dumps(self.settings))
         with (self.folder / "output").open("ab") as output:
-            shared = os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))
+            paths = (str(TESTS), self.environment.get("PYTHONPATH"), os.environ.get("PYTHONPATH"))
+            shared = os.pathsep.join(filter(None, paths))
             environment = {**os.environ, **self.environment, "PACE_S": str(self.pace_s), "PYTHONPATH": shared}
             command = [sys.executable, str(SCRIPT), "controller", "run.yaml", *self.overrides]
             if self.torch:
@@ -93,7 +96,7 @@ class Scene:
 
     def finish(self) -> int:
         """Wait for the present controller; its exit code."""
-        return self.controllers[-1].wait(WITHIN_S)
+        return self.controllers[-1].wait(self.within_s)
 
     def entries(self) -> list[Entry]:
         with open_reader(self.run) as reader:
@@ -107,7 +110,7 @@ class Scene:
 
     def wait_for(self, happened: Callable[[State], bool]) -> State:
         """Wait until the running run's log says so."""
-        deadline = time.monotonic() + WITHIN_S
+        deadline = time.monotonic() + self.within_s
         while time.monotonic() < deadline:
             # The server may be starting, or have been killed a moment ago.
             with suppress(LogError, OSError):
@@ -119,7 +122,7 @@ class Scene:
                 assert happened(state), self.output
                 return state
             select.select([], [], [], 0.05)
-        raise AssertionError(f"it did not happen in {WITHIN_S:g} s:\n{self.output}")
+        raise AssertionError(f"it did not happen in {self.within_s:g} s:\n{self.output}")
 
     def process(self, worker: str) -> WorkerProcess | None:
         """The worker's process, if it is alive."""
