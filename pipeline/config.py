@@ -19,6 +19,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from rollog.events.server_url import SECRETS
 from rollog.pipeline import compaction_checks, plan_bounds, plan_checks, plan_file
+from rollog.pipeline.engine_settings import Training
 from rollog.pipeline.errors import PlanError
 from rollog.pipeline.settings import (
     CheckpointSettings,
@@ -38,7 +39,6 @@ from rollog.pipeline.settings import (
     Sampler,
     Section,
     Track,
-    Training,
 )
 
 MAY_CHANGE: Final = (

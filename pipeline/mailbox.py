@@ -156,12 +156,14 @@ class Mailbox:
             yield MemoryShort()
         if (stalled := self._watchdog.look(state, leases, self._pressure)) is not None:
             yield stalled
-        rank = leases.by_key.get("rank:0")
-        if rank is not None and rank.number == state.generation and state.finish is None:
+        ranks = [lease for key, lease in leases.by_key.items()
+                 if key.startswith("rank:") and lease.number == state.generation]  # fmt: skip
+        if ranks and state.finish is None:
+            stale = [lease for lease in ranks if self._stale(lease, leases.now)]
             if any(worker.role is Role.TRAINER for worker in gone):
                 reason = "; ".join(worker.reason for worker in gone if worker.role is Role.TRAINER)
-            elif self._stale(rank, leases.now):
-                reason = f"its lease is {leases.now - rank.refreshed:.0f} s old"
+            elif stale:
+                reason = f"the lease of {stale[0].worker} is {leases.now - stale[0].refreshed:.0f} s old"
             else:
                 return
             yield TrainerGone(generation=state.generation, reason=reason, whole=tuple(self._checkpoints.whole(state)))

@@ -22,7 +22,6 @@ BITWISE_ENGINES: Final = frozenset({"torch"})
 
 LATER: Final[Mapping[str, tuple[frozenset[Any], str]]] = {
     "generation.transfer": (frozenset({"nccl", "ipc"}), "folder"),
-    "training.engine": (frozenset({"megatron"}), "torch"),
     "track.wandb": (frozenset({True}), "false"),
     "track.tensorboard": (frozenset({True}), "false"),
     "track.mlflow": (frozenset({True}), "false"),

@@ -38,6 +38,7 @@ from rollog.pipeline.observers import Observers, PrunesCheckpoints, SavesSnapsho
 from rollog.pipeline.policy import Policy
 from rollog.pipeline.reconfigure import configure, drop, refuse_change
 from rollog.pipeline.run_folder import RunFolder
+from rollog.pipeline.training.megatron_checks import check_megatron
 from rollog.replay import snapshots
 from rollog.replay.openings import last_machine
 from rollog.replay.state import State
@@ -92,6 +93,8 @@ def check(plan: Plan, slate: tuple[int, int] = (0, 0)) -> tuple[Loader, Policy]:
         )
     if not any(folder.glob("*.safetensors")):
         raise ModelError(f"model.path={folder}: no *.safetensors in it. Save the model again with save_pretrained.")
+    if plan.training.engine == "megatron":
+        check_megatron(plan)
     loader = Loader.open(plan.data, seed=plan.seed, prompts_per_step=plan.grpo.prompts_per_step)
     policy = Policy.of(plan, loader, slate)
     with (
@@ -142,7 +145,7 @@ def drive(
     Raises ``Fenced``, ``RunFailed`` and other errors of the log; the workers are ended then, but not when fenced.
     """
     plan, folder, log = ready.plan, ready.folder, server.log
-    crew = crew or Crew(lease_s=plan.flow.lease_s, max_steps=ready.policy.max_steps)
+    crew = crew or Crew(lease_s=plan.flow.lease_s, max_steps=ready.policy.max_steps, ranks=plan.training.ranks)
     sweep_at_start(folder)
     folder.write_plan(plan)
     if ready.loss is not None:
@@ -213,4 +216,5 @@ def look(server: LogServer) -> Found:
 
 def machine_of(plan: Plan) -> dict[str, Any]:
     """What Open says of this machine under this plan."""
-    return describe(threads=threads_of(plan.generation.workers), ranks=plan.training.ranks)
+    threads = threads_of(plan.generation.workers, plan.training.ranks)
+    return describe(threads=threads, ranks=plan.training.ranks)

@@ -298,27 +298,6 @@ class Generation(Section):
     """vllm: an engine that is silent for this long when asked something, or given weights, is lost and replaced."""
 
 
-class Training(Section):
-    """The processes that train."""
-
-    engine: Literal["torch"] = "torch"
-    """torch: one process, plain PyTorch."""
-    ranks: Literal[1] = 1
-    """Processes that share a step's rows; the torch engine has 1."""
-    tensor_parallel: Literal[1] = 1
-    """Devices that share one copy of the model; the torch engine has 1."""
-    micro_batch: Positive = 8
-    """Rows in one forward and backward pass."""
-    logprob_batch: Positive = 8
-    """Rows in one forward pass that only computes old logprobs."""
-    sequence_packing: Literal[False] = False
-    """false: a row of a micro batch is one row of a rollout. Not several: their number would vary."""
-    dynamic_batching: Literal[False] = False
-    """false: every micro batch has micro_batch rows. Not a number of tokens: ranks would have unequal numbers."""
-    interleaved_pipeline: Literal[False] = False
-    """false: no pipeline that interleaves stages, which needs a number of micro batches that does not vary."""
-
-
 class Environment(Section):
     """Rollouts of several turns. How an environment is written stands in ``pipeline/environments/multi_turn.py``."""
 

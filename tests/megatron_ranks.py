@@ -73,7 +73,7 @@ def train(job: dict, rank: int) -> None:
         folder = Path(job["checkpoint"])
         if rank == 0:
             folder.mkdir()
-            megatron_checkpoint.prepare(folder, Path(job["model"]))
+            megatron_checkpoint.prepare(folder, trainer, Path(job["model"]))
         group.all_ready(True)
         megatron_checkpoint.write_shards(folder, trainer, group)
         group.all_ready(True)

@@ -7,6 +7,8 @@ Rule 2: the first lease of a process is written before it starts, so that a trai
         if its lease is there, it was. It is renewed until the process joins: a long load is not taken for death.
 Rule 3: a dead process is reported once, at once. A process of an earlier controller is adopted by its pid file.
 Rule 4: a worker that dies again and again before it has joined fails the run, with the end of its log.
+Rule 5: the ranks of a trainer are one: their first leases are written, rank 0's last, then they are started together;
+        when one is dead the others are ended, and they start again together for the next generation.
 """
 
 import os
@@ -30,8 +32,8 @@ from rollog.replay.state import Place, State
 
 GENERATOR: Final = (sys.executable, "-m", "rollog.pipeline.generation.worker")
 TRAINER: Final = (sys.executable, "-m", "rollog.pipeline.training.worker")
-RANK_NAME: Final = "rank-0"
 RANK_LEASE: Final = "rank:0"
+"""Says that a trainer generation was started."""
 
 MAX_DEATHS: Final = 3
 """Times in a row that a worker may die before it has joined."""
@@ -47,6 +49,8 @@ class _Slot:
 
     name: str
     role: Role
+    rank: int = 0
+    """Of a trainer's processes, which one."""
     process: Running | None = None
     looked: bool = False
     """Whether a process of an earlier controller has been looked for."""
@@ -58,30 +62,34 @@ class _Slot:
 
     @property
     def leases(self) -> tuple[str, ...]:
-        """The process's own leases; that of the rank comes last, it says that a generation was started."""
+        """The process's own leases; that of the rank comes last, rank 0's says that a generation was started."""
         own = f"worker:{self.name}"
-        return (own, RANK_LEASE) if self.role is Role.TRAINER else (own,)
+        return (own, f"rank:{self.rank}") if self.role is Role.TRAINER else (own,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crew:
-    """Who works. ``generator`` and ``trainer`` are the beginnings of their command lines."""
+    """Who works. ``generator`` and ``trainer`` are the beginnings of their command lines; ``ranks`` train together."""
 
     lease_s: float
     max_steps: int
+    ranks: int = 1
     generator: Sequence[str] = GENERATOR
     trainer: Sequence[str] = TRAINER
 
 
-def threads_of(num_generators: int) -> int:
+def threads_of(num_generators: int, ranks: int = 1) -> int:
     """Threads of one worker: a fair share of the cores, unless the environment says otherwise."""
-    return int(os.environ.get("OMP_NUM_THREADS") or max(1, num_cores() // (num_generators + 1)))
+    return int(os.environ.get("OMP_NUM_THREADS") or max(1, num_cores() // (num_generators + ranks)))
 
 
 def this_machine(folder: RunFolder, plan: Plan) -> ThisMachine:
-    """Workers get this process's own variables, the server's address, and a fair share of the cores."""
-    threads = {"OMP_NUM_THREADS": str(threads_of(plan.generation.workers))}
-    return ThisMachine(folder.logs, {**os.environ, **worker_environment(plan), **threads})
+    """Workers get this process's own variables, the server's address, and a fair share of the cores.
+
+    Ranks talk with each other on this machine only.
+    """
+    threads = {"OMP_NUM_THREADS": str(threads_of(plan.generation.workers, plan.training.ranks))}
+    return ThisMachine(folder.logs, {"GLOO_SOCKET_IFNAME": "lo", **os.environ, **worker_environment(plan), **threads})
 
 
 class LocalLauncher:
@@ -98,7 +106,7 @@ class LocalLauncher:
         self._crew = crew
         self._clock = clock
         self._host = host or ThisMachine(folder.logs, os.environ)
-        self._trainer = _Slot(RANK_NAME, Role.TRAINER)
+        self._ranks = [_Slot(f"rank-{rank}", Role.TRAINER, rank) for rank in range(crew.ranks)]
         self._generators: dict[str, _Slot] = {}
 
     def reconcile(self, state: State) -> Sequence[WorkerGone]:
@@ -110,10 +118,14 @@ class LocalLauncher:
         wanted = [fleet.name_of(number) for number in range(fleet.size_of(state))]
         for name in (*wanted, *(name for name, worker in state.workers.items() if worker.role is Role.GENERATOR)):
             self._generators.setdefault(name, _Slot(name, Role.GENERATOR))
-        for slot in (self._trainer, *self._generators.values()):
+        for slot in self._ranks:
             gone += self._find_out(slot, state)
-        if self._trainer.process is None:
+        if gone:
+            gone += self._end_ranks(gone[0].worker)
+        if all(slot.process is None for slot in self._ranks):
             self._start_trainer(state)
+        for slot in self._generators.values():
+            gone += self._find_out(slot, state)
         if state.stopping is None or state.count(Place.IN_FLIGHT):  # a drain waits for orders that nobody took yet
             for name in wanted:
                 if self._generators[name].process is None:
@@ -128,7 +140,7 @@ class LocalLauncher:
 
     def close(self, *, kill: bool) -> None:
         """Wait for the workers to leave (they were told), or end them."""
-        slots = [self._trainer, *self._generators.values()]
+        slots = [*self._ranks, *self._generators.values()]
         running = [slot.process for slot in slots if slot.process is not None]
         deadline = self._clock() + (0.0 if kill else LEAVE_WITHIN_S)
         for process in running:
@@ -179,6 +191,16 @@ class LocalLauncher:
             )
         yield WorkerGone(worker=slot.name, role=slot.role, reason=reason)
 
+    def _end_ranks(self, dead: str) -> Iterator[WorkerGone]:
+        """End the ranks that are left of a trainer whose rank ``dead`` is gone."""
+        for slot in self._ranks:
+            if slot.process is not None:
+                slot.process.kill()
+                slot.process.wait(LEAVE_WITHIN_S)
+                slot.process.close()
+                slot.process = None
+                yield WorkerGone(worker=slot.name, role=slot.role, reason=f"ended with {dead}")
+
     def _vouch(self, slot: _Slot, process: Running) -> None:
         """Renew the leases of a process that is alive and still loads."""
         now = self._clock()
@@ -198,6 +220,7 @@ class LocalLauncher:
         unknown = lease is not None and (file is None or file.number != lease.number)
         if unknown and leases.now - lease.refreshed <= self._crew.lease_s:  # type: ignore[union-attr]
             return  # started by a controller that died before it wrote the pid file
+        self._put_leases(slot, number)
         self._start(slot, number, (*self._crew.generator, "--name", slot.name, "--incarnation", str(number)))
 
     def _start_trainer(self, state: State) -> None:
@@ -206,7 +229,10 @@ class LocalLauncher:
             return  # it was started; whether it lives is judged by its process or its lease
         (entry,) = self._log.read(state.generation, state.generation)
         checkpoint = next((event.checkpoint for event in entry.events if isinstance(event, Resume)), "")
-        self._start(self._trainer, state.generation, (
+        meeting = self._folder.logs.resolve() / f"rendezvous-{state.generation}"
+        for earlier in self._folder.logs.glob("rendezvous-*"):
+            earlier.unlink(missing_ok=True)
+        command = (
             *self._crew.trainer,
             "--generation", str(state.generation),
             "--version", str(state.standing),
@@ -216,10 +242,15 @@ class LocalLauncher:
             "--log-id", self._log_id(),
             "--ordered-epoch", str(entry.epoch),
             "--ordered-digest", entry.digest,
-        ))  # fmt: skip
+            "--ranks", str(self._crew.ranks),
+            "--rendezvous", f"file://{meeting}",
+        )  # fmt: skip
+        for slot in reversed(self._ranks):
+            self._put_leases(slot, state.generation)
+        for slot in self._ranks:
+            self._start(slot, state.generation, (*command, "--rank", str(slot.rank)))
 
     def _start(self, slot: _Slot, number: int, command: Sequence[str]) -> None:
-        self._put_leases(slot, number)
         command = (*command, "--run", str(self._folder.path.resolve()))
         slot.began = self._clock()
         slot.process = self._host.start(slot.name, number, command)

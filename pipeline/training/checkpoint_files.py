@@ -56,9 +56,7 @@ def write_trainer(
     """
     target = folder / MODEL_FOLDER
     target.mkdir()
-    for path in sorted(model_folder.iterdir()):
-        if path.is_file() and path.suffix in _SMALL_FILES and not path.name.endswith(".safetensors.index.json"):
-            shutil.copyfile(path, target / path.name)
+    copy_small_files(model_folder, target)
     model.config.to_json_file(target / "config.json")
     if published is None or not link_weights(*published, target / WEIGHTS_FILE):
         write_tensors(unique_tensors(model), target / WEIGHTS_FILE)
@@ -80,6 +78,13 @@ def write_trainer(
         "random": {"cpu": torch.get_rng_state().numpy().tobytes().hex(), "cuda": _cuda_random()},
     }
     (folder / TRAINER_FILE).write_bytes(canonical_json(description))
+
+
+def copy_small_files(model_folder: Path, target: Path) -> None:
+    """Copy what of a model folder is not weights, nor an index of them."""
+    for path in sorted(model_folder.iterdir()):
+        if path.is_file() and path.suffix in _SMALL_FILES and not path.name.endswith(".safetensors.index.json"):
+            shutil.copyfile(path, target / path.name)
 
 
 def read_trainer(folder: Path, *, model: PreTrainedModel, optimizer: torch.optim.AdamW) -> int:

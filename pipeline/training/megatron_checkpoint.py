@@ -11,7 +11,6 @@ Rule 3: anything missing or of another shape is an error; nothing is filled in.
 """
 
 import json
-import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +19,7 @@ import torch
 
 from rollog.pipeline.checkpoints import CheckpointError
 from rollog.pipeline.durable import canonical_json
-from rollog.pipeline.training.checkpoint_files import MODEL_FOLDER, TRAINER_FILE
+from rollog.pipeline.training.checkpoint_files import MODEL_FOLDER, TRAINER_FILE, copy_small_files
 from rollog.pipeline.training.megatron_model import PerParameter
 from rollog.pipeline.training.megatron_optimizer import MEANS
 from rollog.pipeline.training.megatron_trainer import MegatronTrainer
@@ -29,8 +28,6 @@ from rollog.pipeline.training.tensor_folder import TensorFolder, shard_name, wri
 from rollog.pipeline.training.weights import write_tensors
 
 FORMAT: Final = 1
-# What of a model folder is not weights: configuration, tokenizer, chat template, generation settings.
-_SMALL_FILES: Final = (".json", ".jinja", ".txt", ".model")
 
 
 def write_shards(folder: Path, trainer: MegatronTrainer, group: RankGroup) -> None:
@@ -44,13 +41,12 @@ def write_shards(folder: Path, trainer: MegatronTrainer, group: RankGroup) -> No
     write_tensors(state, folder / shard_name("optimizer", rank, ranks))
 
 
-def prepare(folder: Path, model_folder: Path) -> None:
-    """What is not a tensor: rank 0 writes it first. ``model_folder`` lends configuration and tokenizer."""
+def prepare(folder: Path, trainer: MegatronTrainer, model_folder: Path) -> None:
+    """What is not a tensor: rank 0 writes it first. ``model_folder`` lends the tokenizer's files."""
     target = folder / MODEL_FOLDER
     target.mkdir()
-    for path in sorted(model_folder.iterdir()):
-        if path.is_file() and path.suffix in _SMALL_FILES and not path.name.endswith(".safetensors.index.json"):
-            shutil.copyfile(path, target / path.name)
+    copy_small_files(model_folder, target)
+    trainer.hf_config.to_json_file(target / "config.json")
 
 
 def complete(folder: Path, trainer: MegatronTrainer, group: RankGroup) -> None:

@@ -71,14 +71,19 @@ class MegatronShape:
                 )
 
 
-def read_shape(folder: Path) -> MegatronShape:
-    """The shape of the model in ``folder``. Raises ModelError if the Megatron engine does not train such a model."""
+def read_config(folder: Path) -> Any:
+    """The Hugging Face configuration of the model in ``folder``. Raises ModelError."""
     from transformers import AutoConfig
 
     try:
-        config: Any = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"{folder / 'config.json'} cannot be read: {error}") from error
+
+
+def read_shape(folder: Path) -> MegatronShape:
+    """The shape of the model in ``folder``. Raises ModelError if the Megatron engine does not train such a model."""
+    config = read_config(folder)
     if config.model_type not in FAMILIES:
         raise ModelError(
             f"{folder} holds a model of the family {config.model_type}; training.engine=megatron trains "

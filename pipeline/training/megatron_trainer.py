@@ -20,7 +20,7 @@ from rollog.pipeline.training.logprob_gap import GapSums
 from rollog.pipeline.training.logprobs import Forward, row_logprobs
 from rollog.pipeline.training.megatron_model import MegatronModel
 from rollog.pipeline.training.megatron_optimizer import Mover, SharedMover, WholeMover, add_up
-from rollog.pipeline.training.megatron_shape import read_shape
+from rollog.pipeline.training.megatron_shape import read_config, read_shape
 from rollog.pipeline.training.models import DTYPES
 from rollog.pipeline.training.older_weights import only_file
 from rollog.pipeline.training.rank_group import RankGroup
@@ -48,6 +48,8 @@ class MegatronTrainer(GrpoTrainer):
         super().__init__(settings, version=version, device=group.device, has_reference=True, data_rank=group.data_rank)
         parallel_state.initialize_model_parallel(tensor_model_parallel_size=group.tensor_size)
         shape = read_shape(model_folder)
+        self.hf_config = read_config(model_folder)
+        self.hf_config.dtype = torch.float32
         self.model = _loaded(MegatronModel(shape, group), model_folder)
         self._reference = _loaded(MegatronModel(shape, group), model_folder) if settings.loss.kl else None
         self._group = group

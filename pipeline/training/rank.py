@@ -2,6 +2,8 @@
 
 Rule 1: a rank stands at a version; `close_step` is the only thing that moves it, by one.
 Rule 2: what it writes (weights, checkpoints) is whole and durable when the call returns.
+Rule 3: the ranks of one trainer are asked the same, in the same order. What is one for all, rank 0 writes and reports;
+the others help and return None.
 """
 
 from collections.abc import Sequence
@@ -51,10 +53,10 @@ class Rank(Protocol):
         """Take the optimizer step."""
         ...
 
-    def publish(self) -> PublishedFile:
+    def publish(self) -> PublishedFile | None:
         """Write the weights for generators, and delete those that nobody needs any more."""
         ...
 
-    def save(self, ordered: Ordered) -> Manifest:
+    def save(self, ordered: Ordered) -> Manifest | None:
         """Write a checkpoint of the version that it stands at."""
         ...

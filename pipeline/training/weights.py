@@ -17,7 +17,7 @@ from pathlib import Path
 import safetensors
 import safetensors.torch
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from rollog.pipeline.durable import AlreadyThere, delete_folder, file_digest, keep, new_folder
 from rollog.pipeline.errors import PipelineError
@@ -45,9 +45,16 @@ def publish(model: PreTrainedModel, version: int, root: Path, *, dtype: torch.dt
 
     The same version with the same weights gives the same name; a folder that is there already is left as it is.
     """
+    return publish_tensors(unique_tensors(model, dtype=dtype), model.config, version, root)
+
+
+def publish_tensors(
+    tensors: Mapping[str, torch.Tensor], config: PreTrainedConfig, version: int, root: Path
+) -> Published:
+    """Write the weights of a model of this ``config`` as ``publish`` does."""
     with new_folder(root) as folder:
-        digest = write_tensors(unique_tensors(model, dtype=dtype), folder / WEIGHTS_FILE)
-        model.config.to_json_file(folder / "config.json")
+        digest = write_tensors(tensors, folder / WEIGHTS_FILE)
+        config.to_json_file(folder / "config.json")
         name = f"{version}-{digest}"
         try:
             keep(folder, name)

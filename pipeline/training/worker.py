@@ -8,6 +8,8 @@ Rule 1: the stream is read in order. What this rank has done already is skipped,
 Rule 2: a chunk is trained only if its blobs are what the log says of them: digest, rollouts, rows, tokens.
 Rule 3: weights are published before the report that names them, a checkpoint's manifest is written before its report.
 Rule 4: a blob that cannot be read is reported once. Its step waits for a person; checkpoints are still written.
+Rule 5: of several ranks each reads the stream, and a chunk is trained when all have read its blobs. Rank 0 reports what
+        they did together. When one ends, the calls of the others fail, and all are started again by the launcher.
 """
 
 import argparse
@@ -47,11 +49,21 @@ from rollog.pipeline.run_folder import RunFolder
 from rollog.pipeline.training.rank import Rank
 from rollog.pipeline.worker_desk import PatientDesk, Reading
 
-RANK: Final = 0
-NAME: Final = f"rank-{RANK}"
+NAME: Final = "rank-0"
+"""The rank that reports."""
 
 BLOCK_S: Final = 0.5
 """Longest wait for train messages before control is looked at."""
+
+
+def name_of(rank: int) -> str:
+    """The worker's name of a rank."""
+    return f"rank-{rank}"
+
+
+def alone(ready: bool) -> bool:
+    """Whether all ranks are ready, when there is one."""
+    return ready
 
 
 class BrokenStream(PipelineError):
@@ -79,11 +91,13 @@ class TrainerTerms:
     """There is no checkpoint yet: write the one of version 0 first."""
     ordered: Cause
     log: str
+    leads: bool = True
+    """Whether it reports what all ranks did."""
 
 
 @dataclass(slots=True, kw_only=True)
 class TrainerRank:
-    """The process of rank 0. ``machine``: what it says of itself."""
+    """The process of one rank. ``machine``: what it says of itself; ``all_ready``: asks all ranks."""
 
     name: str
     desk: Desk
@@ -93,6 +107,7 @@ class TrainerRank:
     terms: TrainerTerms
     machine: Mapping[str, Any]
     clock: Callable[[], float] = time.monotonic
+    all_ready: Callable[[bool], bool] = alone
     chunks: int = 0
     """Chunks of the open step that are accumulated."""
     seconds: float = 0.0
@@ -124,15 +139,16 @@ class TrainerRank:
             self._save(version, self.terms.ordered)
         if version >= self.terms.publish_from:
             weights = self.rank.publish()
-            self.desk.report(
-                WeightsReady(
-                    generation=self.terms.generation,
-                    version=version,
-                    file=weights.file,
-                    digest=weights.digest,
-                    worker=self.name,
+            if weights is not None:
+                self.desk.report(
+                    WeightsReady(
+                        generation=self.terms.generation,
+                        version=version,
+                        file=weights.file,
+                        digest=weights.digest,
+                        worker=self.name,
+                    )
                 )
-            )
 
     def _hear(self, notice: Notice) -> None:
         match notice:
@@ -166,16 +182,17 @@ class TrainerRank:
             generation=self.terms.generation,
         )
         manifest = self.rank.save(ordered)
-        self.desk.report(
-            CheckpointDone(
-                generation=self.terms.generation,
-                version=version,
-                manifest=ordered.folder_name,
-                digest=manifest.digest,
-                worker=self.name,
-            )
-        )
         self.saved.add(version)
+        if manifest is not None:
+            self.desk.report(
+                CheckpointDone(
+                    generation=self.terms.generation,
+                    version=version,
+                    manifest=ordered.folder_name,
+                    digest=manifest.digest,
+                    worker=self.name,
+                )
+            )
 
     def _chunk(self, chunk: Chunk) -> None:
         here = (self.rank.version, self.chunks)
@@ -187,7 +204,8 @@ class TrainerRank:
             )
         began = self.clock()
         groups = self._load(chunk)
-        if groups is None:
+        if not self.all_ready(groups is not None) or groups is None:
+            self.unreadable_step = chunk.step
             return
         self.rank.accumulate(groups)
         self.chunks += 1
@@ -207,7 +225,6 @@ class TrainerRank:
                 if found != told:
                     raise CorruptRollouts(f"(prompt, rollouts, rows, tokens) are {found}; the log says {told}")
             except (BlobError, CorruptRollouts, OSError) as error:
-                self.unreadable_step = chunk.step
                 self.desk.report(
                     BlobUnreadable(
                         generation=self.terms.generation,
@@ -226,6 +243,8 @@ class TrainerRank:
         weights = self.rank.publish() if self.rank.version >= self.terms.publish_from else None
         seconds = self.seconds + self.clock() - began
         self.chunks, self.seconds = 0, 0.0
+        if not self.terms.leads:
+            return
         self.desk.report(
             StepDone(
                 generation=self.terms.generation,
@@ -249,29 +268,25 @@ def main() -> None:
     arguments = parse(sys.argv[1:])
     folder = RunFolder(arguments.run)
     plan = folder.plan()
-    own = ((f"rank:{RANK}", arguments.generation), (f"worker:{NAME}", arguments.generation))
-    with Heartbeat.of(plan, folder, NAME, own) as heartbeat:  # before the imports, which take seconds
+    name = name_of(arguments.rank)
+    own = ((f"rank:{arguments.rank}", arguments.generation), (f"worker:{name}", arguments.generation))
+    with Heartbeat.of(plan, folder, name, own) as heartbeat:  # before the imports, which take seconds
         import torch
 
-        from rollog.pipeline.training.models import deterministic
-        from rollog.pipeline.training.torch_rank import TorchRank
+        from rollog.pipeline.training.engines import start
 
-        if plan.determinism == "pinned":
-            deterministic(threads=torch.get_num_threads())
-
-        rank = TorchRank.start(
-            plan, folder, version=arguments.version, checkpoint=arguments.checkpoint, max_steps=arguments.max_steps
-        )
+        engine = start(plan, folder, arguments)
         trainer = TrainerRank(
-            name=NAME,
+            name=name,
             desk=PatientDesk(folder.desk(plan), heartbeat),
             heartbeat=heartbeat,
-            rank=rank,
+            rank=engine.rank,
             blobs=Blobs(folder.blobs),
             terms=terms_of(arguments),
-            machine=describe(threads=torch.get_num_threads()),
+            machine=describe(threads=torch.get_num_threads(), devices=engine.device, ranks=arguments.ranks),
+            all_ready=engine.all_ready,
         )
-        print(f"{NAME}, generation {arguments.generation}: {trainer.run()}", flush=True)
+        print(f"{name}, generation {arguments.generation}: {trainer.run()}", flush=True)
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -286,6 +301,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--log-id", required=True)
     parser.add_argument("--ordered-epoch", type=int, required=True, help="writer epoch of the generation's entry")
     parser.add_argument("--ordered-digest", required=True, help="digest of the generation's entry")
+    parser.add_argument("--rank", type=int, default=0, help="which of the trainer's processes this is")
+    parser.add_argument("--ranks", type=int, default=1, help="how many there are")
+    parser.add_argument("--rendezvous", default="", help="file:// or tcp:// address where they meet, if several")
     return parser.parse_args(arguments)
 
 
@@ -297,6 +315,7 @@ def terms_of(arguments: argparse.Namespace) -> TrainerTerms:
         fresh=not arguments.checkpoint,
         ordered=Cause(offset=arguments.generation, epoch=arguments.ordered_epoch, digest=arguments.ordered_digest),
         log=arguments.log_id,
+        leads=arguments.rank == 0,
     )
 
 
