@@ -4,7 +4,7 @@ Rule 1: a guest sees leases and entries and puts one wish into the results strea
 Rule 2: ``ps`` looks at every run that it can: one that it cannot read is told and left out.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +13,7 @@ from rollog.events import server
 from rollog.events.connection import pause
 from rollog.events.errors import LogError, ServerUnreachable
 from rollog.events.file_log import GrowingLog
-from rollog.events.log import Desk, Leases, Reader
+from rollog.events.log import Desk, Entry, Leases, Reader
 from rollog.events.messages import StopRequest
 from rollog.events.reading import segments_of
 from rollog.events.redis_reader import RedisReader
@@ -36,8 +36,13 @@ class NotRunning(PipelineError):
     exit_code = 3
 
 
-def stop(folder: RunFolder, within_s: float, clock: Callable[[], float]) -> None:
-    """Ask for a stop and wait until the run has ended. Raises ``NotRunning``."""
+def stop(
+    folder: RunFolder,
+    within_s: float,
+    clock: Callable[[], float],
+    watch: Callable[[Entry], None] = lambda entry: None,
+) -> None:
+    """Ask for a stop and wait for the end of the run; ``watch`` is shown what lands. Raises ``NotRunning``."""
     plan = folder.plan()
     served(folder, plan)
     with closing(folder.desk(plan)) as desk, reader_of(folder, plan) as reader:
@@ -45,9 +50,14 @@ def stop(folder: RunFolder, within_s: float, clock: Callable[[], float]) -> None
         seen = reader.head().offset
         desk.report(StopRequest(reason=StopReason.REQUEST, within_s=within_s))
         try:
-            while not _finished(reader, seen):
+            while not _finished(later := _after(reader, seen)):
+                for entry in later:
+                    watch(entry)
+                    seen = entry.offset
                 steered(desk, plan, folder.name)
                 pause()
+            for entry in later:
+                watch(entry)
         except ServerUnreachable:
             if server.is_running(folder.path):
                 raise
@@ -124,9 +134,12 @@ def _fresh(leases: Leases, key: str, plan: Plan) -> bool:
     return lease is not None and leases.now - lease.refreshed <= plan.flow.lease_s
 
 
-def _finished(reader: Reader, after: int) -> bool:
-    """Whether a Finish stands behind entry ``after``."""
+def _after(reader: Reader, seen: int) -> Sequence[Entry]:
+    """What has landed behind entry ``seen``."""
     head = reader.head().offset
-    return head > after and any(
-        isinstance(event, Finish) for entry in reader.read(after + 1, head) for event in entry.events
-    )
+    return list(reader.read(seen + 1, head)) if head > seen else ()
+
+
+def _finished(entries: Sequence[Entry]) -> bool:
+    """Whether there is a Finish among them."""
+    return any(isinstance(event, Finish) for entry in entries for event in entry.events)

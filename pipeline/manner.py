@@ -9,8 +9,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rollog.events.log import Entry
 from rollog.replay import options
 from rollog.replay.output import Format, written
+from rollog.replay.screens import oneline
+from rollog.replay.wording import printable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +35,11 @@ class Manner:
         """A message."""
         if not self.quiet:
             print(message, file=sys.stderr)
+
+    def entry(self, entry: Entry) -> None:
+        """An entry that has just landed, for ``-v``."""
+        if self.verbose:
+            self.say(printable(oneline(entry)))
 
     def answer(self, model: Mapping[str, Any], table: Iterable[str] = (), rows: str | None = None) -> None:
         """The verb's data: the table for people, else the model."""

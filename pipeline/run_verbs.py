@@ -127,11 +127,12 @@ def stop(
     output: options.Output = Format.TABLE,
     json: options.Json = False,
     quiet: options.Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Ask a run to drain, checkpoint and end; returns when it has ended. Exit 3 when it does not run."""
-    manner = Manner.of(output, json, quiet, False)
+    manner = Manner.of(output, json, quiet, verbose)
     _server_at(redis)
-    guests.stop(RunFolder.open(run), within_s, time.monotonic)
+    guests.stop(RunFolder.open(run), within_s, time.monotonic, manner.entry)
     manner.say(f"{run} has stopped. Go on with:  rollog resume {run}")
     manner.answer({"schema": "rollog.stop/1", "run": run, "stopped": True})
 

@@ -100,8 +100,9 @@ def test_a_run_is_looked_at_stopped_refused_and_resumed_from_the_command_line(sc
     again = rollog("train", "run.yaml")
     assert again.exit_code == 2
     assert "rollog resume demo" in again.stderr
-    stopped = rollog("stop", "demo")
+    stopped = rollog("stop", "demo", "-v")
     assert stopped.exit_code == 0, stopped.stderr
+    assert "finished (stopped)" in stopped.stderr, "-v says what lands"
     assert scene.finish() == 75, scene.output
     assert scene.state().finish is FinishReason.STOPPED
     assert [stop.reason for stop in scene.events(Stop)] == [StopReason.REQUEST]
