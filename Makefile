@@ -26,6 +26,7 @@ ROUNDS ?= 20
 SECONDS ?= 600
 HISTORIES ?= 2000
 SEED ?= 0
+ENGINE ?= torch
 # Two cores are enough for everything here; more threads per process would only fight for them.
 export OMP_NUM_THREADS ?= 1
 
@@ -38,7 +39,7 @@ help:
 	echo "make soak SECONDS=n SEED=s   a run under random faults for n seconds, then every law"
 	echo "make mutate        take out one rule at a time and see the tests go red"
 	echo "make simulate HISTORIES=n SEED=s   n random histories of the controller, from seed s"
-	echo "make smollm2       a real 135M model on arithmetic tasks"
+	echo "make smollm2       a real 135M model on arithmetic tasks; ENGINE=vllm generates with vLLM"
 	echo "make clean         caches and build products; keeps $(VENV) and runs/"
 
 quickstart: $(VENV)/.train
@@ -72,8 +73,8 @@ soak: $(VENV)/.dev
 simulate: $(VENV)/.dev
 	@$(VENV)/bin/rollog simulate --histories $(HISTORIES) --seed $(SEED)
 
-smollm2: $(VENV)/.smollm2
-	@$(PY) -m rollog.pipeline.smollm2
+smollm2: $(VENV)/.smollm2 $(if $(filter vllm,$(ENGINE)),$(VENV)/.engines)
+	@$(PY) -m rollog.pipeline.smollm2 generation.engine=$(ENGINE)
 
 clean:
 	@rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
