@@ -13,7 +13,7 @@ from pathlib import Path
 import typer
 
 from rollog.events.vocabulary import Train
-from rollog.pipeline import cli
+from rollog.pipeline import run_verbs
 from rollog.pipeline.run_folder import RUNS
 from rollog.replay import cli as reading
 from rollog.replay.opening import Source, opened
@@ -30,7 +30,7 @@ def free_name(wanted: str, runs: Path = RUNS) -> str:
 
 def train(config: Path, overrides: Sequence[str]) -> int:
     """``rollog train CONFIG KEY=VALUE ...`` in this process; returns its exit code."""
-    return _exit_code(lambda: cli.train(config, list(overrides)))
+    return _exit_code(lambda: run_verbs.train(config, list(overrides)))
 
 
 def verify(run: str) -> int:
