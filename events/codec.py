@@ -3,12 +3,10 @@
 Rule 1: digest = blake2b-128(previous digest || header || payload), over the bytes as written. Bytes are never encoded
         again: a copy, a fork and an archive carry what stands in ``Entry.header`` and ``Entry.payload``.
 Rule 2: reading gives the original or an error, never another value.
-Rule 3: an unknown field is ignored and stays in the bytes. An unknown tag or a newer version stops the reader, unless
-        the writer marked the event optional (``o: true``), which it does only for events that change no state.
-Rule 4: older versions are lifted on read, one version a step, by the pure functions in ``UPCASTS``.
-Rule 5: a message from a worker is data from outside: it is decoded under the same types and limits, and a digest in it
+Rule 3: which events there are, and what is done with older, newer and unknown ones, stands in ``registry``.
+Rule 4: a message from a worker is data from outside: it is decoded under the same types and limits, and a digest in it
         is lower-case hexadecimal of the right length or the message is malformed.
-Rule 6: a result waits in the server until it is answered, and the server's file has no checksum: a message begins with
+Rule 5: a result waits in the server until it is answered, and the server's file has no checksum: a message begins with
         a digest of its own, so that a damaged one is malformed and never another message.
 
 Wire: header = [format, epoch, offset, time, input]; payload = [{"t": tag, "v": version, ...fields}, ...];
@@ -26,8 +24,9 @@ import msgpack
 from rollog.events.errors import CorruptEntry, MalformedMessage, UnknownEvent
 from rollog.events.log import GENESIS, MAX_DISPATCHES_PER_ENTRY, MAX_ENTRY_BYTES, Entry
 from rollog.events.messages import MESSAGE_TAGS, Message, StepDone
-from rollog.events.vocabulary import OPTIONAL, TAGS, Dispatch, Event, Fork
-from rollog.events.wire import DIGEST_CHARS, ENTRY_DIGEST_CHARS, MAX_INT, Misfit, Shape
+from rollog.events.registry import EVENTS, Registry
+from rollog.events.vocabulary import Dispatch, Event
+from rollog.events.wire import DIGEST_CHARS, MAX_INT, Misfit, Shape
 
 FORMAT: Final = 1
 """Version of the entry's frame. A reader refuses any other."""
@@ -36,23 +35,13 @@ MAX_INPUT_CHARS: Final = 64
 MESSAGE_VERSION: Final = 1
 MESSAGE_DIGEST_BYTES: Final = 8
 
-Lift = Callable[[dict[str, Any]], dict[str, Any]]
 
-UPCASTS: Final[Mapping[tuple[str, int], Lift]] = {}
-"""(tag, version) -> the fields of that version as fields of the next version. Append-only."""
-
-
-def _shape(kind: type[Any]) -> Shape[Any]:
+def _message_shape(kind: type[Any]) -> Shape[Any]:
     sizes = (DIGEST_CHARS,)
-    digest = (ENTRY_DIGEST_CHARS,) if kind is Fork else (DIGEST_CHARS, 0) if kind is StepDone else sizes
-    return Shape(kind, {"blob": sizes, "blobs": sizes, "digest": digest})
+    return Shape(kind, {"blob": sizes, "blobs": sizes, "digest": (DIGEST_CHARS, 0) if kind is StepDone else sizes})
 
 
-_EVENT_SHAPES: Final = {tag: _shape(kind) for tag, (kind, _) in TAGS.items()}
-_EVENT_TAGS: Final = {
-    kind: (tag, version, _EVENT_SHAPES[tag], kind in OPTIONAL) for tag, (kind, version) in TAGS.items()
-}
-_MESSAGE_SHAPES: Final = {tag: _shape(kind) for tag, kind in MESSAGE_TAGS.items()}
+_MESSAGE_SHAPES: Final = {tag: _message_shape(kind) for tag, kind in MESSAGE_TAGS.items()}
 _TAG_OF_MESSAGE: Final = {kind: tag for tag, kind in MESSAGE_TAGS.items()}
 
 
@@ -72,11 +61,9 @@ def seal(*, offset: int, epoch: int, time: float, input: str | None, events: Seq
         )
     wire, kept, dispatches = [], [], 0
     for event in events:
-        tag, version, shape, optional = _EVENT_TAGS[type(event)]
-        fields, same = shape.to_wire(event)
-        head = {"t": tag, "v": version, "o": True} if optional else {"t": tag, "v": version}
-        wire.append(head | fields)
-        kept.append(event if same else shape.from_wire(fields))
+        fields, same = EVENTS.to_wire(event)
+        wire.append(fields)
+        kept.append(same)
         dispatches += type(event) is Dispatch
     if dispatches > MAX_DISPATCHES_PER_ENTRY:
         raise ValueError(f"entry {offset} has {dispatches} dispatches; split it at {MAX_DISPATCHES_PER_ENTRY}")
@@ -91,8 +78,11 @@ def seal(*, offset: int, epoch: int, time: float, input: str | None, events: Seq
     )  # fmt: skip
 
 
-def unseal(header: bytes, payload: bytes, digest: str, previous: str) -> Entry:
-    """The entry whose bytes these are. Raises ``CorruptEntry`` unless everything fits, ``UnknownEvent`` if too new."""
+def unseal(header: bytes, payload: bytes, digest: str, previous: str, registry: Registry = EVENTS) -> Entry:
+    """The entry whose bytes these are, its events as ``registry`` knows them.
+
+    Raises ``CorruptEntry`` unless everything fits, ``UnknownEvent`` if too new.
+    """
     if len(header) + len(payload) > MAX_ENTRY_BYTES:
         raise CorruptEntry(f"an entry of {len(header) + len(payload)} bytes; the cap is {MAX_ENTRY_BYTES}")
     if digest_of(previous, header, payload) != digest:
@@ -105,7 +95,7 @@ def unseal(header: bytes, payload: bytes, digest: str, previous: str) -> Entry:
         wire = _unpack(payload)
         if type(wire) is not list or not wire:
             raise Misfit("the payload is not a list of events")
-        read = [_read_event(item) for item in wire]
+        read = [registry.from_wire(item) for item in wire]
     except ValueError as error:
         raise CorruptEntry(f"entry {offset}: {error}; the digest fits, so it was written like this") from error
     except UnknownEvent as error:
@@ -131,15 +121,6 @@ def digest_of(previous: str, header: bytes, payload: bytes) -> str:
     whole.update(header)
     whole.update(payload)
     return whole.hexdigest()
-
-
-def lift(
-    tag: str, version: int, fields: dict[str, Any], newest: int, upcasts: Mapping[tuple[str, int], Lift]
-) -> dict[str, Any]:
-    """The fields of an older version as fields of the newest one."""
-    for old in range(version, newest):
-        fields = upcasts[tag, old](fields)
-    return fields
 
 
 def pack_message(message: Message) -> bytes:
@@ -179,12 +160,13 @@ def message_digest(packed: bytes) -> bytes:
 
 def tag_of(event: Event) -> str:
     """The event's wire tag."""
-    return _EVENT_TAGS[type(event)][0]
+    return EVENTS.tag_of(event)
 
 
 def event_to_plain(event: Event) -> dict[str, Any]:
     """The event as JSON knows it: ``{"type": tag, **fields}``; enums are strings, tuples lists, NaN is ``"nan"``."""
-    tag, _, shape, _ = _EVENT_TAGS[type(event)]
+    tag = EVENTS.tag_of(event)
+    shape = EVENTS.shapes[tag]
     return {"type": tag} | {field.name: _to_plain(getattr(event, field.name)) for field in shape.fields}
 
 
@@ -228,25 +210,3 @@ def _read_header(header: bytes) -> tuple[int, int, float, str | None]:
         ):
             return offset, epoch, time, input
     raise CorruptEntry(f"an entry's header is not [format, epoch, offset, time, input] but {frame!r}")
-
-
-def _read_event(wire: Any) -> Event | None:
-    """The event, or None for an optional one that this rollog does not know."""
-    if type(wire) is not dict:
-        raise Misfit(f"{wire!r} is not an event")
-    tag, version = wire.get("t"), wire.get("v")
-    if type(tag) is not str or type(version) is not int or version < 1:
-        raise Misfit(f"an event needs a tag and a version, not {tag!r} and {version!r}")
-    known = TAGS.get(tag)
-    if known is None or version > known[1]:
-        if wire.get("o") is True:
-            return None
-        reads = "does not know this event" if known is None else f"reads it up to version {known[1]}"
-        raise UnknownEvent(
-            f"event {tag!r} of version {version}; this rollog {reads}. "
-            "Read the log with the version that its last Open names, or a newer one"
-        )
-    if version < known[1]:
-        wire = lift(tag, version, wire, known[1], UPCASTS)
-    event: Event = _EVENT_SHAPES[tag].from_wire(wire)
-    return event

@@ -72,12 +72,13 @@ from rollog.replay.state import (
     Weights,
     Worker,
 )
+from rollog.replay.writers import naming_the_writer
 
 
 def fold_all(entries: Iterable[Entry], state: State | None = None) -> State:
     """The State after these entries, starting from ``state`` (default: an empty log's)."""
     state = State() if state is None else state
-    for entry in entries:
+    for entry in naming_the_writer(entries):
         fold(state, entry)
     return state
 

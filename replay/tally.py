@@ -31,6 +31,7 @@ from rollog.events.vocabulary import (
 )
 from rollog.replay.projector import fold
 from rollog.replay.state import Place, State
+from rollog.replay.writers import naming_the_writer
 
 RECENT_STEPS = 8
 """Steps that the status screen draws."""
@@ -55,7 +56,7 @@ def follow_all(
 ) -> tuple[State, "Tally"]:
     """The State after these entries and the sums beside it; they go on from ``state`` and ``tally``, if given."""
     state, tally = state or State(), tally or Tally()
-    for entry in entries:
+    for entry in naming_the_writer(entries):
         tally.follow(state, entry)
         fold(state, entry)
     return state, tally

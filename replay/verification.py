@@ -20,6 +20,7 @@ from rollog.replay.laws import ONE_PLACE
 from rollog.replay.plain import state_digest
 from rollog.replay.projector import fold
 from rollog.replay.state import State
+from rollog.replay.writers import naming_the_writer
 
 SCHEMA: Final = "rollog.verify/1"
 LAW_SCHEMA: Final = "rollog.law/1"
@@ -86,7 +87,7 @@ class _Check:
 
     def run(self, log: Reader) -> None:
         head = log.head()
-        for entry in log.read(1, head.offset):
+        for entry in naming_the_writer(log.read(1, head.offset)):
             try:
                 self.audit.follow(entry)
             except BrokenInvariant as error:

@@ -202,11 +202,12 @@ class Soak:
             process.close()
 
     def _stopped(self, pid: int, meanwhile: Callable[[], None]) -> None:
-        os.kill(pid, signal.SIGSTOP)
-        try:
-            meanwhile()
-        finally:
-            os.kill(pid, signal.SIGCONT)
+        with suppress(ProcessLookupError):  # it can end before; and a controller ends a worker that hangs
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                meanwhile()
+            finally:
+                os.kill(pid, signal.SIGCONT)
 
     # --- the judgement ------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,6 @@ import pytest
 from rollog.events import codec
 from rollog.events.codec import (
     event_to_plain,
-    lift,
     message_digest,
     pack_message,
     seal,
@@ -199,15 +198,6 @@ def test_an_unknown_event_stops_the_reader_unless_it_was_marked_optional() -> No
 def test_only_remarks_are_marked_optional() -> None:
     marked = {tag for tag, (kind, _) in TAGS.items() if msgpack.unpackb(sealed(sample(kind)).payload)[0].get("o")}
     assert marked == {"note", "stall"}
-
-
-def test_an_older_version_is_lifted_one_version_a_step() -> None:
-    upcasts = {
-        ("dispatch", 1): lambda fields: {**fields, "weights": 0},
-        ("dispatch", 2): lambda fields: {**fields, "weights": fields["weights"] + 5},
-    }
-    assert lift("dispatch", 1, {"prompt": 1}, 3, upcasts) == {"prompt": 1, "weights": 5}
-    assert lift("dispatch", 3, {"prompt": 1}, 3, upcasts) == {"prompt": 1}
 
 
 @pytest.mark.parametrize(
