@@ -18,12 +18,13 @@ from rollog.events.messages import (
     StepDone,
     WeightsReady,
     WorkerJoined,
+    WorkerLeft,
 )
 from rollog.events.vocabulary import SaveReason
 from rollog.pipeline.rollout_codec import encode
 from rollog.pipeline.rollouts import GroupRollouts, Rollout, answer_row
 from rollog.pipeline.training.rank import PublishedFile, StepFacts
-from rollog.pipeline.training.worker import BrokenStream, TrainerRank, TrainerTerms
+from rollog.pipeline.training.worker import BrokenStream, TrainerRank, TrainerTerms, alone
 
 CAUSE = Cause(offset=9, epoch=1, digest="ab")
 START = Cause(offset=1, epoch=1, digest="cd")
@@ -120,15 +121,28 @@ class Blobs:
         return encode(group(int(digest)))
 
 
-def trainer(desk, rank, *, publish_from: int = 0, fresh: bool = False, blobs=None) -> TrainerRank:
+@dataclass
+class HelpingRank(Rank):
+    """One that lends rank 0 its part."""
+
+    def publish(self):
+        super().publish()
+
+    def save(self, ordered):
+        super().save(ordered)
+
+
+def trainer(desk, rank, *, publish_from: int = 0, fresh: bool = False, blobs=None, leads: bool = True,
+            all_ready=alone) -> TrainerRank:  # fmt: skip
     return TrainerRank(
         name="rank-0",
         desk=desk,
         heartbeat=SimpleNamespace(lost=list),
         rank=rank,
         blobs=blobs or Blobs(),
-        terms=TrainerTerms(generation=5, publish_from=publish_from, fresh=fresh, ordered=START, log="log"),
+        terms=TrainerTerms(generation=5, publish_from=publish_from, fresh=fresh, ordered=START, log="log", leads=leads),
         machine={},
+        all_ready=all_ready,
     )
 
 
@@ -242,6 +256,38 @@ def test_a_blob_that_is_not_what_the_log_says_is_unreadable():
 
     (unreadable,) = desk.said(BlobUnreadable)
     assert "the log says" in unreadable.error
+
+
+def test_a_rank_that_helps_does_the_same_and_reports_only_that_it_came_and_left():
+    desk, rank = Desk([[chunk(0), save(1)]]), HelpingRank()
+
+    trainer(desk, rank, fresh=True, leads=False).run()
+
+    assert rank.did == ["save 0-1-5", "publish 0", "accumulate [0]", "close 0", "publish 1", "save 1-9-5"]
+    assert [type(result) for result in desk.reports] == [WorkerJoined, WorkerLeft]
+
+
+def test_a_chunk_is_trained_only_when_all_ranks_can_read_it():
+    desk, rank, asked = Desk([[chunk(0)], [chunk(0)]]), Rank(), []
+
+    def another_cannot(ready):
+        asked.append(ready)
+        return False
+
+    trainer(desk, rank, publish_from=9, all_ready=another_cannot).run()
+
+    assert asked == [True]  # its step waits for a person, and is not asked about again
+    assert rank.fed == []
+    assert [type(result) for result in desk.reports] == [WorkerJoined, WorkerLeft]
+
+
+def test_a_rank_that_cannot_read_says_so_to_the_others_too():
+    desk, asked = Desk([[chunk(0)]]), []
+
+    trainer(desk, Rank(), publish_from=9, blobs=Blobs({"0"}), all_ready=lambda ready: asked.append(ready)).run()
+
+    assert asked == [False]
+    assert len(desk.said(BlobUnreadable)) == 1
 
 
 def test_a_save_of_a_version_that_lies_behind_is_not_written():

@@ -58,10 +58,10 @@ class Stage:
         fold(self.state, entry)
         self.log = log
 
-    def launcher(self, *, generators: int = 1, generator=SLEEPER, trainer=SLEEPER) -> LocalLauncher:
+    def launcher(self, *, generators: int = 1, generator=SLEEPER, trainer=SLEEPER, ranks: int = 1) -> LocalLauncher:
         if generators != fleet.size_of(self.state):
             self.append(Configure(changes={"generation.workers": generators}, cursor=self.state.cursor))
-        crew = Crew(lease_s=10.0, max_steps=5, generator=generator, trainer=trainer)
+        crew = Crew(lease_s=10.0, max_steps=5, generator=generator, trainer=trainer, ranks=ranks)
         self.launchers.append(LocalLauncher(self.log, lambda: "log id", self.folder, crew))
         return self.launchers[-1]
 
@@ -162,6 +162,69 @@ def test_a_dead_trainer_is_started_again_only_for_a_new_generation(stage):
     again.reconcile(stage.state)
     assert stage.pid("rank-0") != before
     assert stage.log.leases().by_key["rank:0"].number == 2
+
+
+def told(stage: Stage, worker: str) -> dict[str, str]:
+    """What a trainer's command line says."""
+    words = PidFile.read(stage.folder.logs / f"{worker}.pid").command[len(SLEEPER) :]
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+def test_the_ranks_of_a_trainer_are_leased_and_started_together_and_meet_at_one_place(stage):
+    launcher = stage.launcher(ranks=2)
+    launcher.reconcile(stage.state)
+
+    assert [told(stage, f"rank-{rank}")["--rank"] for rank in (0, 1)] == ["0", "1"]
+    assert {told(stage, f"rank-{rank}")["--ranks"] for rank in (0, 1)} == {"2"}
+    (meeting,) = {told(stage, f"rank-{rank}")["--rendezvous"] for rank in (0, 1)}
+    assert meeting == f"file://{stage.folder.logs.resolve()}/rendezvous-{stage.state.generation}"
+    leases = stage.log.leases().by_key
+    assert {leases[f"rank:{rank}"].number for rank in (0, 1)} == {stage.state.generation}
+    pids = [stage.pid("rank-0"), stage.pid("rank-1")]
+    assert list(launcher.reconcile(stage.state)) == []
+    assert [stage.pid("rank-0"), stage.pid("rank-1")] == pids
+
+
+@pytest.mark.parametrize("dead", ["rank-0", "rank-1"])
+def test_ranks_end_as_one_and_come_back_as_one(stage, dead):
+    launcher = stage.launcher(ranks=2)
+    launcher.reconcile(stage.state)
+    before = {name: stage.pid(name) for name in ("rank-0", "rank-1")}
+
+    os.kill(before[dead], signal.SIGKILL)
+    gone = stage.until_gone(launcher)
+
+    assert {worker.worker for worker in gone} == {"rank-0", "rank-1"}
+    assert {worker.worker: worker.reason for worker in gone}[dead] == "its process was ended by signal 9"
+    assert f"ended with {dead}" in {worker.reason for worker in gone}
+    assert not any(alive(pid) for pid in before.values())
+    launcher.reconcile(stage.state)
+    assert {name: stage.pid(name) for name in before} == before  # not without a new generation
+
+    stage.append(Resume(version=0, checkpoint="", reason="a rank died"))
+    again = stage.launcher(ranks=2)
+    again.reconcile(stage.state)
+    assert all(stage.pid(name) != pid for name, pid in before.items())
+    assert stage.log.leases().by_key["rank:1"].number == stage.state.generation
+    assert told(stage, "rank-1")["--rendezvous"].endswith(f"rendezvous-{stage.state.generation}")
+
+
+def test_ranks_that_a_controller_had_started_only_in_part_are_not_completed_but_replaced(stage):
+    stage.launcher(ranks=2).reconcile(stage.state)
+    rank_1 = stage.folder.logs / "rank-1.pid"
+    half = stage.pid("rank-0")
+    os.kill(stage.pid("rank-1"), signal.SIGKILL)
+    rank_1.unlink()  # as if that controller had died between the two
+
+    later = stage.launcher(ranks=2)
+    assert list(later.reconcile(stage.state)) == []
+    assert not rank_1.exists()  # its lease runs out, and the generation ends
+
+    stage.append(Resume(version=0, checkpoint="", reason="the lease of rank-1 is 11 s old"))
+    later = stage.launcher(ranks=2)
+    later.reconcile(stage.state)
+    assert stage.pid("rank-0") != half
+    assert told(stage, "rank-1")["--generation"] == str(stage.state.generation)
 
 
 def test_a_generation_whose_lease_is_there_is_never_started_twice(stage):
