@@ -2,15 +2,14 @@
 
     <bos> 3 <sep>   ->   4 <eos>            (9 is followed by 0)
 
-Rule 1: everything follows from one seed, bit for bit on one machine.
-Rule 2: the folder is that of any model (Hugging Face layout), so that the quickstart uses no path of its own.
-Rule 3: torch is imported when a model is built, so that the reward's process starts without it.
+Its model is a ``small_model``: everything follows from one seed.
 """
 
 import json
 from pathlib import Path
 
-from rollog.pipeline.durable import AlreadyThere, keep, new_folder, write_file
+from rollog.pipeline.durable import write_file
+from rollog.pipeline.training.small_model import write_qwen3
 
 DIGITS = 10
 BOS, SEP, EOS = "<bos>", "<sep>", "<eos>"
@@ -38,35 +37,7 @@ def write_dataset(path: Path, *, rows: int) -> None:
 
 def write_model(folder: Path, *, seed: int) -> None:
     """A Qwen3 model of 0.36 million random parameters with its tokenizer. A folder that exists is left as it is."""
-    import torch
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    config = Qwen3Config(
-        vocab_size=len(VOCABULARY),
-        hidden_size=96,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        intermediate_size=288,
-        max_position_embeddings=64,
-        tie_word_embeddings=True,
-        bos_token_id=VOCABULARY.index(BOS),
-        eos_token_id=VOCABULARY.index(EOS),
-        pad_token_id=None,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = Qwen3ForCausalLM(config)
-    with new_folder(folder.parent) as temporary:
-        model.save_pretrained(temporary)
-        _write_tokenizer(temporary)
-        try:
-            keep(temporary, folder.name)
-        except AlreadyThere:
-            return
+    write_qwen3(folder, seed=seed, words=VOCABULARY, begin=BOS, end=EOS, write_tokenizer=_write_tokenizer)
 
 
 def _write_tokenizer(folder: Path) -> None:
