@@ -243,7 +243,7 @@ def _connect(num_workers: int) -> None:
             f"{ADDRESS_VARIABLE}=auto."
         )
     handler = signal.getsignal(signal.SIGTERM)
-    common = {"namespace": NAMESPACE, "log_to_driver": False, "configure_logging": False}
+    common: dict[str, Any] = {"namespace": NAMESPACE, "log_to_driver": False, "configure_logging": False}
     try:
         if address:
             ray.init(address=address, **common)
