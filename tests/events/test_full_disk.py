@@ -6,7 +6,6 @@ The disk is a small one in memory, where this user may mount one; a limit on the
 import os
 import resource
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from disks import fill, make_room, small_disk
 from rollog.events.connection import Address
 from rollog.events.errors import DiskRefused, ServerRefused
 from rollog.events.log import Outbox
@@ -22,41 +22,25 @@ from rollog.events.redis_log import RedisLog
 from rollog.events.server import is_running, start
 from rollog.events.vocabulary import Note
 
-DISK = "12m"
-
 
 @pytest.fixture
-def small_disk(tmp_path: Path, kill: Callable[[Path], None]) -> Iterator[Path]:
+def disk(tmp_path: Path, kill: Callable[[Path], None]) -> Iterator[Path]:
     """A disk of 12 MiB; whatever server works on it in the end is killed."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", disk], capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        pytest.skip(f"no small disk on this machine: {done.stderr.strip()}")
-    yield disk
-    for run in disk.iterdir():
-        if run.is_dir() and is_running(run):
-            kill(run)
-    subprocess.run(["umount", disk], check=True)
-
-
-def fill(disk: Path, leave: int = 0) -> None:
-    """Take all room but ``leave`` bytes with the file ``filler``."""
-    found = os.statvfs(disk)
-    with (disk / "filler").open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, found.f_bavail * found.f_frsize - leave)
+    with small_disk(tmp_path / "disk", "12m") as mounted:
+        yield mounted
+        for run in mounted.iterdir():
+            if run.is_dir() and is_running(run):
+                kill(run)
 
 
 def test_a_full_disk_stops_the_writer_which_goes_on_when_there_is_room(
-    small_disk: Path, serve: Any, writer: Any, log_of: Any
+    disk: Path, serve: Any, writer: Any, log_of: Any
 ) -> None:
-    run_folder = small_disk / "run"
+    run_folder = disk / "run"
     serve(run_folder)
     log, acknowledged, said = log_of(run_folder, revive=lambda: serve(run_folder)), [], ""
     pen = writer(log)
-    fill(small_disk, leave=128 << 10)
+    fill(disk, leave=128 << 10)
     try:
         while True:
             acknowledged.append(pen.say(Note(what="n", text="x" * 10_000)))
@@ -64,7 +48,7 @@ def test_a_full_disk_stops_the_writer_which_goes_on_when_there_is_room(
         said = str(error)
     assert "make room, then rollog resume" in said
     assert len(acknowledged) > 4
-    (small_disk / "filler").unlink()
+    make_room(disk)
     serve(run_folder)
     found = list(log.read())
     assert found[: len(acknowledged)] == acknowledged
@@ -75,51 +59,49 @@ def test_a_full_disk_stops_the_writer_which_goes_on_when_there_is_room(
 
 
 def test_a_server_is_not_started_for_a_writer_on_a_full_disk_and_says_how_much_room_is_left(
-    small_disk: Path, serve: Any, writer: Any, log_of: Any
+    disk: Path, serve: Any, writer: Any, log_of: Any
 ) -> None:
-    run_folder = small_disk / "run"
+    run_folder = disk / "run"
     server = serve(run_folder)
     writer(log_of(run_folder)).say()
     server.shutdown()
-    fill(small_disk)
+    fill(disk)
     with pytest.raises(DiskRefused, match=r"has 0 KiB left; the log's server needs 4,096: make room"):
         serve(run_folder)
     assert not is_running(run_folder)
-    (small_disk / "filler").unlink()
+    make_room(disk)
     serve(run_folder)
     assert log_of(run_folder).head().offset == 1
 
 
-def test_a_run_on_a_full_disk_can_be_read(small_disk: Path, kill: Any, writer: Any, log_of: Any) -> None:
-    run_folder = small_disk / "run"
+def test_a_run_on_a_full_disk_can_be_read(disk: Path, kill: Any, writer: Any, log_of: Any) -> None:
+    run_folder = disk / "run"
     start(run_folder)
     entry = writer(log_of(run_folder)).say()
     kill(run_folder)
-    fill(small_disk)
+    fill(disk)
     with open_reader(run_folder, "run") as reader:
         assert list(reader.read()) == [entry]
 
 
-def test_a_mark_that_cannot_be_written_stops_the_writer(
-    small_disk: Path, run_folder: Path, serve: Any, writer: Any
-) -> None:
+def test_a_mark_that_cannot_be_written_stops_the_writer(disk: Path, run_folder: Path, serve: Any, writer: Any) -> None:
     """The log's disk has room, the run folder's has none."""
     serve(run_folder)
-    with closing(RedisLog(Address.embedded(run_folder, "controller"), "run", mark=mark_of(small_disk))) as log:
+    with closing(RedisLog(Address.embedded(run_folder, "controller"), "run", mark=mark_of(disk))) as log:
         pen = writer(log)
-        fill(small_disk)
+        fill(disk)
         with pytest.raises(DiskRefused, match=r"the mark .* could not be written: .*; the disk is full: make room"):
             pen.say()
         assert log.head().offset == 1
 
 
 def test_a_relaxed_server_refuses_on_a_full_disk_and_takes_the_entry_when_there_is_room(
-    small_disk: Path, serve: Any, writer: Any
+    disk: Path, serve: Any, writer: Any
 ) -> None:
-    run_folder = small_disk / "run"
+    run_folder = disk / "run"
     serve(run_folder, relaxed=True)
     address, window, said = Address.embedded(run_folder, "controller"), [], ""
-    fill(small_disk, leave=64 << 10)
+    fill(disk, leave=64 << 10)
     with closing(RedisLog(address, "run", answer_within_s=0.5)) as log:
         pen = writer(log)
         try:
@@ -130,7 +112,7 @@ def test_a_relaxed_server_refuses_on_a_full_disk_and_takes_the_entry_when_there_
             said = str(error)
     assert "MISCONF" in said
     assert "It cannot write to its disk: make room" in said
-    (small_disk / "filler").unlink()
+    make_room(disk)
     with closing(RedisLog(address, "run")) as log:
         landed = log.open("first").head.offset + 1 - window[0][0].offset
         log.append(window[landed:])

@@ -1,6 +1,7 @@
 """The reading verbs as a person types them: on an archive or a run's folder, in every format, with exit codes."""
 
 import csv
+import errno
 import json
 import subprocess
 import sys
@@ -285,3 +286,18 @@ def test_errors_of_other_folders_can_join_and_bugs_keep_their_traceback() -> Non
     assert ended.value.exit_code == 75
     with pytest.raises(ZeroDivisionError):
         verb(ZeroDivisionError())
+
+
+def test_a_disk_that_refuses_is_one_message_and_other_system_errors_keep_their_traceback(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    @mendable()
+    def verb(error: OSError) -> None:
+        raise error
+
+    with pytest.raises(typer.Exit) as ended:
+        verb(OSError(errno.ENOSPC, "No space left on device", "a/file"))
+    assert ended.value.exit_code == 1
+    assert "'a/file': the disk is full: make room, then rollog resume" in capsys.readouterr().err
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        verb(OSError(errno.EBADF, "Bad file descriptor"))
