@@ -328,12 +328,12 @@ class RedisLog(RedisReader):
 
 
 def _remedy(said: ServerSaid) -> str:
-    if "user_script" in str(said):  # it stumbled over a value that no rollog has written
-        return "Something else wrote into the run's keys, or the server's data was damaged: restore it from an archive"
+    stumbled = "user_script" in str(said)  # over a value that no rollog has written
+    damaged = "Something else wrote into the run's keys, or the server's data was damaged: restore it from an archive"
     return {
         "OOM": "Its memory is full: raise maxmemory, or archive old entries",
         "MISCONF": "It cannot write to its disk: make room, see its log",
         "READONLY": "It is a replica: give the address of its primary",
         "BUSY": "It runs somebody's script: end that with SCRIPT KILL",
         "NOPERM": "This user may not write the log: connect as controller",
-    }.get(said.code, "See the server's log")
+    }.get(said.code, damaged if stumbled else "See the server's log")
