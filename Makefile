@@ -30,7 +30,7 @@ ENGINE ?= torch
 # Two cores are enough for everything here; more threads per process would only fight for them.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help quickstart test lint types unit test-long kill-test soak mutate simulate smollm2 clean
+.PHONY: help quickstart test lint types unit test-long kill-test soak mutate history simulate smollm2 clean
 
 help:
 	@grep -E '^#   make' $(MAKEFILE_LIST) | sed 's/^# *//'
@@ -38,6 +38,7 @@ help:
 	echo "make kill-test ROUNDS=n   n kills instead of the suite's few"
 	echo "make soak SECONDS=n SEED=s   a run under random faults for n seconds, then every law"
 	echo "make mutate        take out one rule at a time and see the tests go red"
+	echo "make history       record the logs that every later rollog must fold"
 	echo "make simulate HISTORIES=n SEED=s   n random histories of the controller, from seed s"
 	echo "make smollm2       a real 135M model on arithmetic tasks; ENGINE=vllm generates with vLLM"
 	echo "make clean         caches and build products; keeps $(VENV) and runs/"
@@ -69,6 +70,10 @@ kill-test: $(VENV)/.dev
 
 soak: $(VENV)/.dev
 	@ROLLOG_SOAK_SECONDS=$(SECONDS) ROLLOG_SOAK_SEED=$(SEED) $(PY) -m pytest -s tests/pipeline/processes/test_workers_soak.py
+
+# Records logs of real processes for tests/histories; NAMES="loans-0.1.0" picks some, NAMES=--again folds the known ones anew.
+history: $(VENV)/.dev
+	@PYTHONPATH=tests $(PY) tests/record_history.py $(NAMES)
 
 simulate: $(VENV)/.dev
 	@$(VENV)/bin/rollog simulate --histories $(HISTORIES) --seed $(SEED)
