@@ -64,9 +64,12 @@ def environment_of(terms: Environment) -> "EnvironmentChild | nullcontext[None]"
 class EnvironmentChild:
     """Plays conversations, many at once; each has an ``id`` of the caller's. One user at a time."""
 
-    def __init__(self, terms: Environment, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, terms: Environment, clock: Callable[[], float] = time.monotonic, *, grace_s: float = GRACE_S
+    ) -> None:
         self._terms = terms
         self._clock = clock
+        self._grace_s = grace_s
         self._process: subprocess.Popen[bytes] | None = None
         self._to_send, self._received = bytearray(), bytearray()
         self._thinking: dict[str, float | None] = {}
@@ -95,7 +98,8 @@ class EnvironmentChild:
         deadline = self._clock() + pipes.START_TIMEOUT_S
         while not pipes.is_whole(self._received):
             left_s = deadline - self._clock()
-            if left_s <= 0 or not self._exchange(left_s):
+            alive = left_s > 0 and self._exchange(left_s)
+            if not alive and not pipes.is_whole(self._received):
                 what = "takes too long" if left_s <= 0 else f"died ({pipes.ending(self._process)})"
                 self.close()
                 raise PipelineError(f"environment {terms.play} {what} while it was loading; see the lines above")
@@ -130,7 +134,7 @@ class EnvironmentChild:
         if not alive:
             assert self._process is not None
             self._lose(f"environment {self._terms.play} died ({pipes.ending(self._process)})", self._waited_for())
-        hung_since = self._clock() - self._terms.timeout_s - GRACE_S
+        hung_since = self._clock() - self._terms.timeout_s - self._grace_s
         if hung := {id for id in self._waited_for() if (self._thinking[id] or 0.0) < hung_since}:
             what = f"took longer than environment.timeout_s={self._terms.timeout_s:g} s over a turn, and does not await"
             self._lose(f"environment {self._terms.play} {what}", hung)

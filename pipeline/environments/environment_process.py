@@ -72,8 +72,8 @@ class Talk:
             raise RuntimeError("the environment asks while it waits for a reply; ask one question at a time")
         if self.turns == self.max_turns:
             raise RuntimeError(f"the environment asks more than environment.max_turns={self.max_turns} times")
-        messages = [{"role": role, "content": message}] if isinstance(message, str) else [dict(m) for m in message]
-        if not messages or not all(isinstance(m.get(k), str) for m in messages for k in ("role", "content")):
+        messages = [{"role": role, "content": message}] if isinstance(message, str) else message
+        if not _are_messages(messages):
             raise TypeError(f"{message!r:.80} is neither a text nor a list of messages with role and content")
         self.turns, self.asked = self.turns + 1, True
         write(self.answers, {"ask": self.id, "messages": messages})
@@ -151,6 +151,14 @@ class Theater:
 
     def _error(self, what: str, row: int) -> str:
         return f"environment {self.name} {what}, for row {row} of the data set"
+
+
+def _are_messages(said: object) -> bool:
+    return isinstance(said, list) and bool(said) and all(map(_is_message, said))
+
+
+def _is_message(said: object) -> bool:
+    return isinstance(said, dict) and all(isinstance(said.get(key), str) for key in ("role", "content"))
 
 
 if __name__ == "__main__":
