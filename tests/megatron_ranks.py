@@ -57,7 +57,7 @@ def train(job: dict, rank: int) -> None:
     facts = []
     if job["tokens"]:
         with torch.no_grad():
-            logits = trainer.model.logits(torch.tensor(job["tokens"]))
+            logits = trainer.model.logits(torch.tensor(job["tokens"], device=group.device)).cpu()
         if group.data_rank == 0:
             write_tensors({"logits": logits.contiguous()}, out / f"logits-{group.tensor_rank}.safetensors")
     for step in job["steps"]:

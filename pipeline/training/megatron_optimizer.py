@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.distributed import finalize_model_grads
-from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer, get_standard_config_overrides
 from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 
 from rollog.pipeline.training.optimizer import OptimizerSettings, make_optimizer
@@ -108,7 +108,9 @@ class SharedMover:
             params_dtype=torch.float32,
             use_distributed_optimizer=True,
         )
-        self._optimizer: Any = get_megatron_optimizer(config, [module])
+        # Without a decay of what has one dimension. There is one optimizer, as there are no experts.
+        overrides = get_standard_config_overrides(config)
+        (self._optimizer,) = get_megatron_optimizer(config, [module], overrides).chained_optimizers
 
     def norm(self) -> float:
         self._optimizer.prepare_grads()
@@ -118,7 +120,7 @@ class SharedMover:
         clip_grad_by_total_norm_fp32(self._optimizer.get_parameters(), self._settings.max_grad_norm, norm)
         for options in self._optimizer.param_groups:
             options["lr"] = rate
-            options["weight_decay"] = self._settings.weight_decay * options.get("wd_mult", 1.0)
+            options["weight_decay"] = self._settings.weight_decay * options["wd_mult"]
         self._optimizer.step_with_ready_grads()
         self.steps += 1
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from rollog.pipeline.errors import ModelError, PlanError
+from rollog.pipeline.training.megatron_checks import check_devices
 from rollog.pipeline.training.megatron_layout import layouts
 from rollog.pipeline.training.megatron_shape import read_shape
 from rollog.pipeline.training.models import load_model
@@ -80,6 +81,20 @@ def test_a_model_that_is_computed_otherwise_is_refused_by_name(
 
     with pytest.raises(ModelError, match=message):
         read_shape(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "dtype", "gpus", "message"),
+    [
+        (2, "bfloat16", 0, r"model\.dtype=bfloat16 with training\.engine=megatron needs GPUs"),
+        (4, "float32", 2, r"training\.ranks=4 is more than the 2 GPUs"),
+    ],
+)
+def test_what_the_devices_cannot_do_is_refused(ranks: int, dtype: str, gpus: int, message: str) -> None:
+    check_devices(2, "float32", 0)
+    check_devices(2, "bfloat16", 2)
+    with pytest.raises(PlanError, match=message):
+        check_devices(ranks, dtype, gpus)
 
 
 def test_tensors_are_found_in_whichever_shard_holds_them_and_transformers_finds_them_too(
