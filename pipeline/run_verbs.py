@@ -38,6 +38,7 @@ Drops = Annotated[list[int] | None, typer.Option(help="give this prompt up; can 
 AcceptLoss = Annotated[bool, typer.Option("--accept-loss", help="the log lost entries: go on from it as it is")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="say what would be done, and do nothing")]
 Detach = Annotated[bool, typer.Option("--detach", help="leave the terminal when the run is under way")]
+Launch = Annotated[str | None, typer.Option(metavar="local|ray", help="where workers run: the setting launch")]
 Within = Annotated[float, typer.Option(help="let what runs finish for so long")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="say every entry as it lands")]
 
@@ -54,6 +55,7 @@ def train(
     overrides: Overrides = None,
     dry_run: DryRun = False,
     detach: Detach = False,
+    launch: Launch = None,
     redis: options.Redis = None,
     output: options.Output = Format.TABLE,
     json: options.Json = False,
@@ -63,7 +65,7 @@ def train(
 ) -> None:
     """Train in the foreground: make runs/NAME and drive it to its end."""
     manner = Manner.of(output, json, quiet, verbose, no_color)
-    plan = load_plan(config, [*(overrides or []), *_server_at(redis)])
+    plan = load_plan(config, [*(overrides or []), *_at(launch), *_server_at(redis)])
     loader, policy = runner.check(plan)
     _warn(plan, policy, manner)
     if dry_run:
@@ -85,6 +87,7 @@ def resume(
     dry_run: DryRun = False,
     accept_loss: AcceptLoss = False,
     detach: Detach = False,
+    launch: Launch = None,
     redis: options.Redis = None,
     output: options.Output = Format.TABLE,
     json: options.Json = False,
@@ -95,12 +98,13 @@ def resume(
     """Go on with a run: says first what is kept, what is sent again, and that nothing is lost."""
     manner = Manner.of(output, json, quiet, verbose, no_color)
     _server_at(redis)
+    overrides = [*(overrides or []), *_at(launch)]
     folder = RunFolder.open(run)
     server = LogServer(folder, folder.plan(), accept_loss=accept_loss)
     goes_on = False
     try:
         found = runner.look(server)
-        ready = runner.prepare_resume(folder, server, found.state, verbs.parsed(overrides or []), drop or [])
+        ready = runner.prepare_resume(folder, server, found.state, verbs.parsed(overrides), drop or [])
         manner.say(verbs.what_resume_does(found, ready))
         _warn(ready.plan, ready.policy, manner)
         stays = dry_run or verbs.complete(found.state, ready)
@@ -114,7 +118,7 @@ def resume(
     if detach:
         drops = [f"--drop={prompt}" for prompt in drop or []]
         loss = ["--accept-loss"] if accept_loss else []
-        words = [*_words(manner), *drops, *loss, *(overrides or [])]
+        words = [*_words(manner), *drops, *loss, *overrides]
         raise typer.Exit(in_background(folder, folder.plan(), words, manner))
     raise typer.Exit(foreground(ready, server, manner=manner))
 
@@ -143,6 +147,11 @@ def ps(output: options.Output = Format.TABLE, json: options.Json = False, quiet:
     manner = Manner.of(output, json, quiet, False)
     model = guests.running(lambda text: manner.say(f"warning: {text}"))
     manner.answer(model, guests.drawn(model), rows="runs")
+
+
+def _at(launch: str | None) -> list[str]:
+    """``--launch``, as the setting that it stands for."""
+    return [] if launch is None else [f"launch={launch}"]
 
 
 def _server_at(url: str | None) -> list[str]:

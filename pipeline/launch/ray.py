@@ -136,7 +136,8 @@ class RayCluster:
         self._log_id = log_id
         self._needs = Needs.of(plan, ray.cluster_resources())
         own = {name: value for name, value in os.environ.items() if name.startswith(FORWARDED)}
-        self._environment = {**own, **worker_environment(plan)}
+        private = {} if os.environ.get(ADDRESS_VARIABLE) else {"GLOO_SOCKET_IFNAME": "lo"}
+        self._environment = {**private, **own, **worker_environment(plan)}
         self._probe = secrets.token_hex(16)
         write_file(self._folder / PROBE, self._probe.encode())
 
