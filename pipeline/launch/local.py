@@ -25,6 +25,7 @@ from rollog.pipeline import fleet
 from rollog.pipeline.config import Plan
 from rollog.pipeline.errors import RunFailed
 from rollog.pipeline.inputs import WorkerGone
+from rollog.pipeline.launch.devices import Devices
 from rollog.pipeline.launch.process import Host, PidFile, Running, ThisMachine, last_lines
 from rollog.pipeline.machine import num_cores
 from rollog.pipeline.run_folder import RunFolder, worker_environment
@@ -84,12 +85,13 @@ def threads_of(num_generators: int, ranks: int = 1) -> int:
 
 
 def this_machine(folder: RunFolder, plan: Plan) -> ThisMachine:
-    """Workers get this process's own variables, the server's address, and a fair share of the cores.
+    """Workers get this process's own variables, the server's address, a fair share of the cores, and GPUs of their own.
 
     Ranks talk with each other on this machine only.
     """
     threads = {"OMP_NUM_THREADS": str(threads_of(plan.generation.workers, plan.training.ranks))}
-    return ThisMachine(folder.logs, {"GLOO_SOCKET_IFNAME": "lo", **os.environ, **worker_environment(plan), **threads})
+    environment = {"GLOO_SOCKET_IFNAME": "lo", **os.environ, **worker_environment(plan), **threads}
+    return ThisMachine(folder.logs, environment, Devices.of(plan).variables)
 
 
 class LocalLauncher:

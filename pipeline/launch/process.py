@@ -11,7 +11,7 @@ import os
 import select
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,14 +87,15 @@ class Host(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ThisMachine:
-    """Workers are processes here. ``environment``: all the variables that they get."""
+    """Workers are processes here. ``environment``: the variables that all get; ``own``: those of one, by its name."""
 
     logs: Path
     environment: Mapping[str, str]
+    own: Callable[[str], Mapping[str, str]] = lambda name: {}
 
     def start(self, name: str, number: int, command: Sequence[str]) -> "WorkerProcess":
         """Start a process."""
-        return WorkerProcess.start(name, number, command, self.logs, self.environment)
+        return WorkerProcess.start(name, number, command, self.logs, {**self.environment, **self.own(name)})
 
     def adopt(self, name: str, file: PidFile | None) -> "WorkerProcess | None":
         """The process with this id, if it is still the same one."""
