@@ -172,11 +172,15 @@ def test_where_the_data_has_no_more_steps_a_resume_advises_a_fork_with_more_epoc
     assert "max_steps=" not in answer.stderr
 
 
-def test_a_higher_end_goes_on_where_the_run_had_ended(again):
+def test_a_higher_end_goes_on_where_the_run_had_ended_and_sweeps_what_a_death_has_left_half_written(again):
     again.overrides = ["grpo.max_steps=4"]
+    halves = [again.run / ".tmp-config", again.run / "mark.json.x.tmp", again.run / "log" / "segments" / "7.tmp"]
+    for half in halves:
+        half.write_text("half")
     again.start()
 
     assert again.finish() == 0, again.output
+    assert [half for half in halves if half.exists()] == []
     assert [event.changes for event in again.events(Configure)] == [{"grpo.max_steps": 4}]
     assert again.trained() == {step: set(range(4 * step, 4 * step + 4)) for step in range(4)}
 
