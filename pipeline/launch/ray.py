@@ -62,13 +62,13 @@ class Needs:
         wanted = needs.ranks * needs.rank_gpus + needs.generator_gpus
         if gpus < wanted:
             raise NoCluster(
-                f"the cluster has {gpus} GPU{'s' * (gpus != 1)}; {needs.ranks} trainer ranks and one generator need "
+                f"the cluster has {gpus} GPU{'s' * (gpus != 1)}; a trainer of {needs.ranks} and one generator need "
                 f"{wanted}. Add nodes, or use launch=local, where they share a GPU."
             )
         if resources.get("CPU", 0) < needs.ranks + 1:
             raise NoCluster(
-                f"the cluster has {resources.get('CPU', 0):g} CPUs; {needs.ranks} trainer ranks and one generator need "
-                f"one each. Add nodes, or start them with a higher --num-cpus."
+                f"the cluster has too few CPUs ({resources.get('CPU', 0):g}): a trainer of {needs.ranks} and one "
+                f"generator need one each. Add nodes, or start them with a higher --num-cpus."
             )
         return needs
 
