@@ -1,7 +1,8 @@
 """``rollog gc``: what lies in a run's folder and nothing needs any more.
 
 Rule 1: a blob is needed while a recorded selection or the buffer names it (selections are kept back to the oldest kept
-        checkpoint), or a result that no entry has answered yet. A fork has links of its own and needs none of these.
+        checkpoint), or a result that no entry has answered yet; so are the weights of such a result. A fork has links
+        of its own and needs none of these.
 Rule 2: files are listed first, then the waiting results are read, then the log: what was needed at any of these
         moments stays. What is younger than the grace time stays, whatever it is: its worker may not have reported it.
 Rule 3: a worker that writes the same bytes again makes the blob young. So it is taken out of the way first, then looked
@@ -71,9 +72,12 @@ def listing(folder: RunFolder) -> Listing:
 def leftovers(
     folder: RunFolder, there: Listing, state: State, reported: Collection[str], log_id: str, now: float, grace_s: float
 ) -> Iterator[Leftover]:
-    """What ``there`` was and nothing needs. ``reported``: blobs of waiting results. ``now``: wall time in seconds."""
+    """What ``there`` was and nothing needs. ``now``: wall time in seconds.
+
+    ``reported``: the names of blobs and weights of waiting results.
+    """
     needed = {*needed_blobs(state), *reported}
-    published = {weights.file for weights in state.published.values()}
+    published = {*(weights.file for weights in state.published.values()), *reported}
     found: list[tuple[Kind, Path]] = [(Kind.BLOB, path) for path in there.blobs if path.name not in needed]
     found += [(Kind.WEIGHTS, path) for path in there.weights if path.name not in published]
     found += [(Kind.HALF, path) for path in there.halves]

@@ -16,7 +16,7 @@ from rollog.pipeline import exchange, sweeping, verbs
 from rollog.pipeline import fork as forks
 from rollog.pipeline.errors import PipelineError
 from rollog.pipeline.run_folder import RunFolder
-from rollog.pipeline.waiting_results import waiting_blobs
+from rollog.pipeline.waiting_results import waiting_files
 from rollog.replay import options, snapshots
 from rollog.replay.errors import NoSuchRun
 from rollog.replay.exit_codes import mendable
@@ -92,7 +92,7 @@ def gc(run: options.Run, dry_run: DryRun = False, grace_s: Grace = sweeping.GRAC
     source = Source(run=run)
     folder = _folder_of(source)
     there = sweeping.listing(folder)
-    reported = waiting_blobs(folder, folder.plan())
+    reported = waiting_files(folder, folder.plan())
     with opened(source) as timeline:
         state = snapshots.at(folder.snapshots, timeline.log, timeline.log.head().offset)
         log_id = log_id_of(timeline.log)

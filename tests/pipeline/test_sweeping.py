@@ -69,9 +69,14 @@ def test_what_waits_in_the_results_stream_stays(swept: Swept) -> None:
     waiting = put(swept.blobs.path("ab" * 32)).name
     lost = put(swept.blobs.path("cd" * 32)).name
 
-    names = {each.path.name for each in swept.found({waiting})}
+    weights = [put(swept.folder.weights / f"99-{digit * 64}" / "model.safetensors").parent for digit in "ab"]
+    for path in weights:
+        os.utime(path, (OLD, OLD))
+
+    names = {each.path.name for each in swept.found({waiting, weights[0].name})}
 
     assert (waiting in names, lost in names) == (False, True)
+    assert [path.name in names for path in weights] == [False, True]
 
 
 def test_what_is_young_stays_and_so_does_what_becomes_young_before_it_is_deleted(swept: Swept) -> None:
