@@ -131,7 +131,7 @@ def _contents(tar: tarfile.TarFile, file: Path) -> Contents:
             settings=dict(found["settings"]),
             files=files,
         )
-    except (StopIteration, tarfile.TarError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (StopIteration, tarfile.TarError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptEntry(f"{file} is no archive of a run: {error!r}") from error
     for name in files:
         path = PurePosixPath(name)

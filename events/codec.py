@@ -26,7 +26,7 @@ from rollog.events.log import GENESIS, MAX_DISPATCHES_PER_ENTRY, MAX_ENTRY_BYTES
 from rollog.events.messages import MESSAGE_TAGS, Message, StepDone
 from rollog.events.registry import EVENTS, Registry
 from rollog.events.vocabulary import Dispatch, Event
-from rollog.events.wire import DIGEST_CHARS, MAX_INT, Misfit, Shape
+from rollog.events.wire import DIGEST_CHARS, MAX_INT, MAX_ITEMS, Misfit, Shape, shown
 
 FORMAT: Final = 1
 """Version of the entry's frame. A reader refuses any other."""
@@ -87,7 +87,7 @@ def unseal(header: bytes, payload: bytes, digest: str, previous: str, registry: 
         raise CorruptEntry(f"an entry of {len(header) + len(payload)} bytes; the cap is {MAX_ENTRY_BYTES}")
     if digest_of(previous, header, payload) != digest:
         raise CorruptEntry(
-            f"digest {digest!r} does not fit the entry's bytes after {previous}: "
+            f"digest {shown(digest)} does not fit the entry's bytes after {previous}: "
             "the log was damaged here; restore it from an archive"
         )
     offset, epoch, time, input = _read_header(header)
@@ -146,7 +146,8 @@ def unpack_message(body: bytes) -> Message:
         tag = wire.get("t") if type(wire) is dict else None
         shape = _MESSAGE_SHAPES.get(tag) if type(tag) is str else None
         if shape is None or wire.get("v") != MESSAGE_VERSION:
-            raise Misfit(f"no message has the tag {tag!r} in version {wire.get('v') if type(wire) is dict else None!r}")
+            version = wire.get("v") if type(wire) is dict else None
+            raise Misfit(f"no message has the tag {shown(tag)} in version {shown(version)}")
         message: Message = shape.from_wire(wire)
     except ValueError as error:
         raise MalformedMessage(f"not a message of this rollog: {error}") from error
@@ -188,7 +189,7 @@ _pack: Final[Callable[[Any], bytes]] = msgpack.Packer(autoreset=True).pack
 def _unpack(body: bytes) -> Any:
     """One MessagePack value and nothing after it; every failure of the decoder is a ``ValueError``."""
     try:
-        return msgpack.unpackb(body, raw=False, strict_map_key=True)
+        return msgpack.unpackb(body, raw=False, strict_map_key=True, max_array_len=MAX_ITEMS, max_map_len=MAX_ITEMS)
     except ValueError:
         raise
     except (msgpack.UnpackException, OverflowError) as error:
@@ -201,7 +202,7 @@ def _read_header(header: bytes) -> tuple[int, int, float, str | None]:
     except ValueError as error:
         raise CorruptEntry(f"an entry's header is not MessagePack: {error}") from error
     if type(frame) is not list or not frame or type(frame[0]) is not int:
-        raise CorruptEntry(f"an entry's header is not [format, epoch, offset, time, input] but {frame!r}")
+        raise CorruptEntry(f"an entry's header is not [format, epoch, offset, time, input] but {shown(frame)}")
     if frame[0] != FORMAT:
         raise UnknownEvent(f"an entry of format {frame[0]}; this rollog reads format {FORMAT}: use a newer one")
     match frame:
@@ -209,4 +210,4 @@ def _read_header(header: bytes) -> tuple[int, int, float, str | None]:
             type(epoch) is int and type(offset) is int and 0 <= epoch <= MAX_INT and 1 <= offset <= MAX_INT
         ):
             return offset, epoch, time, input
-    raise CorruptEntry(f"an entry's header is not [format, epoch, offset, time, input] but {frame!r}")
+    raise CorruptEntry(f"an entry's header is not [format, epoch, offset, time, input] but {shown(frame)}")

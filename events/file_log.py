@@ -36,6 +36,7 @@ _RECORD: Final = struct.Struct(">16sII")
 _LENGTH: Final = struct.Struct(">I")
 _HASH_BYTES: Final = 32
 _CHUNK_BYTES: Final = 1 << 20
+_MAX_FOOTER_BYTES: Final = 1 << 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +124,8 @@ def open_segment(file: Path, start: int = 0, num_bytes: int | None = None) -> Se
     try:
         end = file.stat().st_size if num_bytes is None else start + num_bytes
         whole, left = blake2b(digest_size=_HASH_BYTES), end - start - _HASH_BYTES
+        if left < len(MAGIC) + _LENGTH.size:
+            raise CorruptEntry(f"{file} is no whole segment: it has {end - start} bytes")
         with file.open("rb") as opened:
             opened.seek(start)
             while left > 0 and (data := opened.read(min(_CHUNK_BYTES, left))):
@@ -133,7 +136,9 @@ def open_segment(file: Path, start: int = 0, num_bytes: int | None = None) -> Se
             opened.seek(end - _HASH_BYTES - _LENGTH.size)
             (length,) = _LENGTH.unpack(opened.read(_LENGTH.size))
             records_end = end - _HASH_BYTES - _LENGTH.size - length
-            opened.seek(max(0, records_end))
+            if length > _MAX_FOOTER_BYTES or records_end < start + len(MAGIC):
+                raise CorruptEntry(f"{file} is not a segment: its footer would have {length} bytes")
+            opened.seek(records_end)
             footer = _footer(msgpack.unpackb(opened.read(length)))
     except FileNotFoundError as error:
         raise MissingEntry(f"{file} does not exist") from error
@@ -223,7 +228,9 @@ class FileLog:
         """Where each record begins, in bytes of the file: walked through once, when a read begins in the middle."""
         if segment.first not in self._places:
             places, at = array("Q"), segment.start + len(MAGIC)
-            while at < segment.records_end:
+            for _ in range(segment.first, segment.last + 1):
+                if at + _RECORD.size > segment.records_end:
+                    raise CorruptEntry(f"{segment.file} ends before the entry {segment.last} that its footer names")
                 places.append(at)
                 _, header_bytes, payload_bytes = _RECORD.unpack_from(data, at)
                 at += _RECORD.size + header_bytes + payload_bytes
@@ -261,8 +268,12 @@ class GrowingLog:
 
 def _footer(found: Any) -> dict[str, Any]:
     fields = {name: found[name] for name in ("log_id", "first", "last", "previous", "digest")}
-    if found["count"] != fields["last"] - fields["first"] + 1:
-        raise ValueError(f"the footer counts {found['count']} entries for {fields['first']}..{fields['last']}")
+    first, last = fields["first"], fields["last"]
+    texts = all(type(fields[name]) is str for name in ("log_id", "previous", "digest"))
+    if not texts or type(first) is not int or type(last) is not int or not 1 <= first <= last:
+        raise ValueError("its footer has fields of other types")
+    if found["count"] != last - first + 1:
+        raise ValueError(f"the footer counts {found['count']} entries for {first}..{last}")
     return fields
 
 

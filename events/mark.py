@@ -42,7 +42,7 @@ class MarkFile:
             )
         except FileNotFoundError:
             return None
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise LostTail(
                 f"{self.path} is damaged ({error}): it would tell whether the log is whole. "
                 "If you are sure that it is, delete the file"

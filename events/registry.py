@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from rollog.events.errors import UnknownEvent
 from rollog.events.vocabulary import OPTIONAL, TAGS, Event, Fork
-from rollog.events.wire import DIGEST_CHARS, ENTRY_DIGEST_CHARS, Misfit, Shape
+from rollog.events.wire import DIGEST_CHARS, ENTRY_DIGEST_CHARS, Misfit, Shape, shown
 
 Fields = Mapping[str, Any]
 Upcast = Callable[[Fields], Fields]
@@ -62,17 +62,17 @@ class Registry:
     def from_wire(self, wire: Any) -> Event | None:
         """The event; None for an optional one that this rollog does not know. Raises ``Misfit``, ``UnknownEvent``."""
         if type(wire) is not dict:
-            raise Misfit(f"{wire!r} is not an event")
+            raise Misfit(f"{shown(wire)} is not an event")
         tag, version = wire.get("t"), wire.get("v")
         if type(tag) is not str or type(version) is not int or version < 1:
-            raise Misfit(f"an event needs a tag and a version, not {tag!r} and {version!r}")
+            raise Misfit(f"an event needs a tag and a version, not {shown(tag)} and {shown(version)}")
         newest = self._newest.get(tag, 0)
         if version > newest:
             if wire.get("o") is True:
                 return None
             reads = f"reads it up to version {newest}" if newest else "does not know this event"
             raise UnknownEvent(
-                f"event {tag!r} of version {version}; this rollog {reads}. "
+                f"event {shown(tag)} of version {version}; this rollog {reads}. "
                 "Read the log with the version that its last Open names, or a newer one"
             )
         event: Event = self.shapes[tag].from_wire(wire if version == newest else self._lifted(tag, version, wire))
@@ -83,7 +83,7 @@ class Registry:
             try:
                 fields = self._upcasts[tag, older](fields)
             except (KeyError, TypeError, ValueError) as error:
-                raise Misfit(f"{fields!r:.80} is not version {older} of {tag!r}: {error!r}") from error
+                raise Misfit(f"{shown(fields)} is not version {older} of {tag!r}: {error!r}") from error
         return fields
 
 

@@ -12,6 +12,7 @@ Wire forms: int, float, str, bool, nil; an enum is its string; a tuple is an arr
 
 import math
 import re
+import reprlib
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
@@ -21,6 +22,8 @@ from typing import Any, Final, Generic, TypeVar, Union, get_args, get_origin, ge
 MAX_INT: Final = (1 << 53) - 1
 """Whole numbers beyond this are not exact in Lua and in JSON readers."""
 MAX_STRING_CHARS: Final = 1 << 16
+MAX_ITEMS: Final = 1 << 16
+"""Of one list or map. A decoder makes room for as many as are claimed, at every level."""
 MAX_DEPTH: Final = 32
 """How deep settings may nest."""
 
@@ -95,9 +98,17 @@ class Shape(Generic[T]):
         return self.kind(**values)
 
 
+def shown(value: object) -> str:
+    """The value for an error message: short, however large or deep it is."""
+    return _SHORT.repr(value)
+
+
+_SHORT: Final = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 3, 80, 80
+
+
 def _misfit(value: object, wanted: str) -> Misfit:
-    shown = repr(value)
-    return Misfit(f"{shown if len(shown) <= 80 else shown[:77] + '...'} is not {wanted}")
+    return Misfit(f"{shown(value)} is not {wanted}")
 
 
 def _int(value: Any) -> int:
@@ -147,6 +158,8 @@ def _plain(value: Any, depth: int = 0) -> Any:
         return _str(value if kind is str else str(value))
     if depth >= MAX_DEPTH:
         raise Misfit(f"nested more than {MAX_DEPTH} deep")
+    if isinstance(value, (list, tuple, Mapping)) and len(value) > MAX_ITEMS:
+        raise _misfit(value, f"a list or map of at most {MAX_ITEMS} items")
     if kind is list or kind is tuple:
         items = [_plain(item, depth + 1) for item in value]
         return value if kind is list and all(a is b for a, b in zip(items, value, strict=True)) else items
@@ -190,6 +203,8 @@ def _enum(kind: type[StrEnum]) -> Convert:
 
 def _array(item: Convert) -> Convert:
     def convert(value: Any) -> tuple[Any, ...]:
+        if isinstance(value, (tuple, list)) and len(value) > MAX_ITEMS:
+            raise _misfit(value, f"a list of at most {MAX_ITEMS} items")
         if type(value) is tuple:
             for each in value:
                 item(each)

@@ -35,6 +35,7 @@ from rollog.events.vocabulary import (
     Commit,
     Dispatch,
     Event,
+    Evict,
     EvictReason,
     FailureKind,
     FilterReason,
@@ -153,6 +154,9 @@ def test_the_digest_covers_the_digest_before() -> None:
         replace(sample(Start), config={"when": object()}),
         replace(sample(Start), config={"loop": math.nan}),
         replace(sample(Start), config={1: 2}),
+        replace(sample(Start), config={"list": [0] * 65_537}),
+        replace(sample(Start), config={str(number): 0 for number in range(65_537)}),
+        replace(sample(Evict), prompts=tuple(range(65_537))),
     ],
 )
 def test_what_the_log_cannot_hold_is_refused_before_it_is_written(event: Event) -> None:
