@@ -162,7 +162,8 @@ def resumed_plan(recorded: Mapping[str, Any], overrides: Mapping[str, Any]) -> P
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     """Dotted path -> new value of every setting that differs; None where ``new`` lacks it."""
-    before, after = dict(_leaves(old)), dict(_leaves(new))
+    before = dict(_leaves({name: value for name, value in old.items() if new.get(name) != value}))
+    after = dict(_leaves({name: value for name, value in new.items() if old.get(name) != value}))
     return {
         path: after.get(path) for path in sorted(before.keys() | after.keys()) if before.get(path) != after.get(path)
     }

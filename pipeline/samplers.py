@@ -205,7 +205,7 @@ class WeightFifo(_Unstamped):
         """The ready groups of the oldest weights in the window that any group carries, ready or not."""
         oldest = self._oldest(state)
         ready = next(state.ready.weights_between(oldest, state.version), None)
-        running = next(iter(state.ready.unfinished.irange(oldest, state.version)), None)
+        running = min((born for born in state.ready.unfinished if oldest <= born <= state.version), default=None)
         if ready is not None and (running is None or ready <= running):
             yield from state.ready.of_weight(ready)
 

@@ -12,7 +12,7 @@ from sortedcontainers import SortedDict
 
 @dataclass(slots=True)
 class ReadyIndex:
-    """Prompts of finished groups. Keys are sorted; an empty bucket is not kept."""
+    """Prompts of finished groups. Their keys are sorted; an empty bucket is not kept."""
 
     by_slot: SortedDict = field(default_factory=SortedDict)
     """slot -> prompt, in the order of the latest Dispatch."""
@@ -20,7 +20,7 @@ class ReadyIndex:
     """step -> slot -> prompt, of the stamped groups."""
     by_weight: SortedDict = field(default_factory=SortedDict)
     """born -> slot -> prompt."""
-    unfinished: SortedDict = field(default_factory=SortedDict)
+    unfinished: dict[int, int] = field(default_factory=dict)
     """Weights that orders in flight ask for -> how many such orders."""
 
     def copy(self) -> "ReadyIndex":
@@ -29,7 +29,7 @@ class ReadyIndex:
             by_slot=self.by_slot.copy(),
             by_step=SortedDict({step: slots.copy() for step, slots in self.by_step.items()}),
             by_weight=SortedDict({born: slots.copy() for born, slots in self.by_weight.items()}),
-            unfinished=self.unfinished.copy(),
+            unfinished=dict(self.unfinished),
         )
 
     def add(self, prompt: int, slot: int, step: int | None, born: int) -> None:
@@ -52,9 +52,9 @@ class ReadyIndex:
 
     def end(self, weights: int) -> None:
         """An order's attempt ended."""
-        left = self.unfinished.pop(weights) - 1
-        if left:
-            self.unfinished[weights] = left
+        self.unfinished[weights] -= 1
+        if not self.unfinished[weights]:
+            del self.unfinished[weights]
 
     def of_step(self, step: int) -> Iterator[int]:
         """Prompts stamped for this step, in slot order."""

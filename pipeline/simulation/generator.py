@@ -31,6 +31,7 @@ class Generator:
         self.epoch = 0
         self.read_to: str | None = None
         self.weights: dict[int, str] = {}
+        self.newest = -1
         self.version = -1
         self.running: dict[int, Order] = {}
         self.born: dict[int, int] = {}
@@ -66,7 +67,7 @@ class Generator:
             self.read_to = id
             match notice:
                 case NewWeights(version=version, digest=name, oldest_useful=oldest):
-                    self.weights[version] = name
+                    self.weights[version], self.newest = name, max(version, self.newest)
                     if oldest:
                         self._cancel(oldest)
                     if not self.pinned and version >= self.version:
@@ -87,9 +88,8 @@ class Generator:
 
     def _take(self) -> None:
         room = 1 if self.pinned else self.world.script.orders_per_generator
-        newest = max(self.weights, default=-1)
         while self.alive and len(self.running) < room:
-            order = self.desk.take(self.name, self.epoch, newest)
+            order = self.desk.take(self.name, self.epoch, self.newest)
             if order is None:
                 return
             script, rng = self.world.script, self.world.rng

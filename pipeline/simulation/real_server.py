@@ -95,7 +95,8 @@ class _TimedLog:
         self._log, self._real = log, real
         self.head, self.read, self.open, self.append = log.head, log.read, log.open, log.append
         self.hand_over, self.results, self.end_leases = log.hand_over, log.results, log.end_leases
-        self.pressure, self.plant, self.trim, self.close = log.pressure, log.plant, log.trim, log.close
+        self.pressure, self.plant, self.close = log.pressure, log.plant, log.close
+        self.trim, self.shortening = log.trim, log.shortening
 
     def put_lease(self, key: str, number: int, worker: str) -> None:
         """Write it, and note when."""
