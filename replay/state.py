@@ -120,6 +120,7 @@ class Step:
 
 NOTHING_KNOWN: Final = Step()
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loan:
     """A finished group that moved from the lender's step to the borrower's; ``spare`` owes the lender."""
