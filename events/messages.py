@@ -133,6 +133,8 @@ class GroupDone:
     worker: str
     refused: bool = False
     """By the user's filter rule."""
+    row_counts: tuple[int, ...] = ()
+    """The rows of each rollout; empty when each has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

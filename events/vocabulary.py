@@ -202,7 +202,10 @@ class Retry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """A finished group is in the buffer. ``born``, ``done``: oldest and newest weights that made it."""
+    """A finished group is in the buffer. ``born``, ``done``: oldest and newest weights that made it.
+
+    ``row_counts``: the rows of each rollout, empty when each has one.
+    """
 
     prompt: int
     attempt: int
@@ -215,6 +218,7 @@ class Commit:
     reward_mean: float
     reward_std: float
     worker: str
+    row_counts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

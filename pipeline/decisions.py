@@ -195,6 +195,7 @@ def _commit(state: State, policy: Policy, group: Group, result: GroupDone, now: 
         reward_mean=result.reward_mean,
         reward_std=result.reward_std,
         worker=result.worker,
+        row_counts=result.row_counts,
     )
     if result.refused or (policy.filters_equal_rewards and result.reward_std == 0.0):
         reason = FilterReason.RULE if result.refused else FilterReason.EQUAL_REWARDS
@@ -299,6 +300,7 @@ def _plausible(state: State, group: Group, result: GroupDone) -> bool:
         and (not state.rules.pinned or result.born == result.done == group.weights)
         and result.rollouts == state.rules.rollouts_per_prompt
         and result.rows >= result.rollouts
+        and (len(result.row_counts), sum(result.row_counts)) in ((0, 0), (result.rollouts, result.rows))
         and math.isfinite(result.reward_mean)
         and math.isfinite(result.reward_std)
     )

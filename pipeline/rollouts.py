@@ -129,6 +129,12 @@ class GroupRollouts:
         return sum(len(rollout.rows) for rollout in self.rollouts)
 
     @property
+    def row_counts(self) -> tuple[int, ...]:
+        """The rows of each rollout; empty when each has one: what a Commit calls row_counts."""
+        counts = tuple(len(rollout.rows) for rollout in self.rollouts)
+        return counts if max(counts) > 1 else ()
+
+    @property
     def num_tokens(self) -> int:
         """Tokens that the model wrote: what a Commit calls tokens."""
         return sum(row.num_written for row in self.rows)

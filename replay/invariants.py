@@ -192,8 +192,9 @@ class Audit:
                 self._dispatched(event)
             case Commit():
                 whole = state.rules is not None and state.rules.rollouts_per_prompt
-                if event.rollouts != whole or event.rows < event.rollouts:
-                    has = f"prompt {event.prompt} has {event.rollouts} rollouts in {event.rows} rows"
+                told = (len(event.row_counts), sum(event.row_counts)) in ((0, 0), (event.rollouts, event.rows))
+                if event.rollouts != whole or event.rows < event.rollouts or not told:
+                    has = f"prompt {event.prompt} has {event.rollouts} rollouts in {event.rows} rows {event.row_counts}"
                     self._broken(WHOLE, f"{has}, {whole} are wanted")
             case Select():
                 self._selected(event)

@@ -34,6 +34,8 @@ def status_screen(model: dict[str, Any], zone: tzinfo | None = None) -> Iterator
     )
     yield ""
     yield f"version     v{model['version']}   trainer at v{model['standing']}   {_recent(model['recent'])}".rstrip()
+    if model["recent"] and (rows := _rows(model["recent"][-1])):
+        yield f"  rows      {rows}"
     yield (
         f"prompts     {model['handed_out']:,} handed out = {sum(places.values()):,} in a place + "
         f"{sum(settled.values()):,} settled"
@@ -103,6 +105,18 @@ def _recent(recent: list[dict[str, Any]]) -> str:
     return (
         f"step {last['step']}: reward {last['reward_mean']:.3f} {curve}   loss {last['loss']:.4f}   "
         f"train {last['seconds']:.1f}s   tok {last['tokens']:,}"
+    )
+
+
+def _rows(step: dict[str, Any]) -> str:
+    """How many rows the step's rollouts had, and what padding cost; nothing to say when each had one."""
+    rows, padding, counts = step["rows"], step["padding"], step["rows_per_rollout"]
+    if rows <= step["rollouts"]:
+        return ""
+    spread = ", ".join(f"{counted(rollouts, 'rollout')} of {number}" for number, rollouts in counts.items())
+    return (
+        f"{step['rollouts']:,} rollouts in {rows:,} rows ({spread}), {step['tokens']:,} valid tokens, "
+        f"{padding:,} padding rows ({_share(padding, rows + padding)})"
     )
 
 

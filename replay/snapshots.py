@@ -132,7 +132,7 @@ def decode(data: bytes) -> Snapshot | None:
         sums = found["tally"]
         if blake2b(sums, digest_size=16).digest() != found["tally_digest"]:
             return None
-        tally = _converter().structure(msgpack.unpackb(sums), Tally) if sums else None
+        tally = _converter().structure(msgpack.unpackb(sums, strict_map_key=False), Tally) if sums else None
         if tally is not None:
             tally.recent = deque(tally.recent, maxlen=RECENT_STEPS)
     except (ValueError, KeyError, TypeError, AttributeError, msgpack.UnpackException, ExceptionGroup):

@@ -41,6 +41,7 @@ class Made:
     origin: Origin
     staleness: int
     rollouts: int
+    rows: int
     tokens: int
     worker: str
     attempt: int
@@ -152,6 +153,7 @@ class StepStory:
             origin=origin,
             staleness=self.step - finished.born,
             rollouts=finished.rollouts,
+            rows=finished.rows,
             tokens=finished.tokens,
             worker=finished.worker,
             attempt=group.attempt,
@@ -198,7 +200,8 @@ class StepStory:
         there = counted(len(self.groups), "group")
         if self.trained is not None:
             less = f" of {self.wanted} wanted" if len(self.groups) != self.wanted else ""
-            rollouts = counted(sum(each.rollouts for each in self.groups), "rollout")
+            answers, rows = sum(each.rollouts for each in self.groups), sum(each.rows for each in self.groups)
+            rollouts = counted(answers, "rollout") + (f" in {counted(rows, 'row')}" if rows > answers else "")
             tokens = counted(sum(each.tokens for each in self.groups), "token")
             moved = f"v{self.step} -> v{self.step + 1} (@{self.trained:,})"
             return f"{name} trained {there}{less}, {rollouts}, {tokens}, {moved}"

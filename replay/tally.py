@@ -5,8 +5,8 @@ Rule 1: every count adds up: attempts sent = finished + failed + lost + given up
 Rule 2: ``follow`` is called before the entry is folded: what an event takes away still stands in the State then.
 """
 
-from collections import deque
-from collections.abc import Iterable
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from rollog.events.log import Entry
@@ -39,11 +39,19 @@ RECENT_STEPS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedStep:
-    """One step as it was trained. ``reward_mean`` over its groups, ``tokens`` and ``seconds`` of the trainer."""
+    """One step as it was trained. ``reward_mean`` over its groups, ``tokens`` and ``seconds`` of the trainer.
+
+    ``rows``: sequences with valid tokens; ``padding``: copies beside them, which fill up micro batches.
+    ``rows_per_rollout``: number of rows -> how many rollouts have so many.
+    """
 
     step: int
     offset: int
     groups: int
+    rollouts: int
+    rows: int
+    padding: int
+    rows_per_rollout: dict[int, int]
     reward_mean: float
     loss: float
     tokens: int
@@ -86,6 +94,8 @@ class Tally:
     """Steps trained again after a trainer's death."""
     stalled: str | None = None
     """What a Stall says that nothing has followed."""
+    row_counts: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """The rows of each rollout of the open groups in which one has several."""
     recent: deque[TrainedStep] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
 
     def follow(self, state: State, entry: Entry) -> None:
@@ -103,6 +113,8 @@ class Tally:
                 self.sent += 1
             case Commit():
                 self.finished += 1
+                if event.row_counts:
+                    self.row_counts[event.prompt] = event.row_counts
                 self.tokens_generated += event.tokens
                 self.stalled = None
             case Retry():
@@ -118,6 +130,7 @@ class Tally:
             case Fork():
                 self.cancelled += state.count(Place.IN_FLIGHT)
             case Filter():
+                self.row_counts.pop(event.prompt, None)
                 now = committed.get(event.prompt, 0)  # finished by this very entry: the State does not know it yet
                 self.tokens_wasted += now
                 self.filtered_tokens += now or self._waste(state, (event.prompt,))
@@ -137,9 +150,11 @@ class Tally:
             case _:
                 pass
 
-    def _waste(self, state: State, prompts: Iterable[int]) -> int:
+    def _waste(self, state: State, prompts: Sequence[int]) -> int:
         """Tokens of finished groups that leave untrained."""
-        groups = (state.groups.get(prompt) for prompt in prompts)
+        groups = [state.groups.get(prompt) for prompt in prompts]
+        for prompt in prompts:
+            self.row_counts.pop(prompt, None)
         tokens = sum(group.finished.tokens for group in groups if group is not None and group.finished is not None)
         self.tokens_wasted += tokens
         return tokens
@@ -148,13 +163,21 @@ class Tally:
         if event.step < state.version:
             self.retrained += 1
             return
-        made = [member.finished for member in state.step(event.step).members()]
+        members = list(state.step(event.step).members())
+        made = [member.finished for member in members]
+        counts = Counter[int]()
+        for member in members:
+            counts.update(self.row_counts.pop(member.prompt, (1,) * member.finished.rollouts))
         self.tokens_trained += sum(each.tokens for each in made)
         self.recent.append(
             TrainedStep(
                 step=event.step,
                 offset=offset,
                 groups=len(made),
+                rollouts=sum(each.rollouts for each in made),
+                rows=event.rows,
+                padding=event.padding,
+                rows_per_rollout=dict(sorted(counts.items())),
                 reward_mean=sum(each.reward_mean for each in made) / len(made) if made else 0.0,
                 loss=event.loss,
                 tokens=event.tokens,

@@ -261,6 +261,7 @@ class Generator:
             reward_std=group.reward_std,
             worker=self.name,
             refused=ended.refused,
+            row_counts=group.row_counts,
         )
 
     def _fail(self, order: Order, kind: FailureKind, error: str) -> None:
