@@ -42,8 +42,9 @@ def names_a_server(url: str) -> bool:
 
 def mistake(url: str) -> str | None:
     """What is wrong with the options of a URL that names a server, and what to do; None if nothing is."""
-    options = dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
-    for name in options:
+    query = urlsplit(url).query
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    for name in [item.partition("=")[0] for item in query.split("&") if item]:  # as written: "%70assword" is no secret
         if name not in OPTIONS:
             return f"the option {name!r} cannot stand in a server's URL, which takes {', '.join(OPTIONS)}: remove it"
         if name.startswith("ssl_") and not url.startswith("rediss://"):

@@ -21,6 +21,7 @@ import yaml
 
 from rollog.events.connection import Address
 from rollog.events.redis_desk import RedisDesk
+from rollog.events.server_url import mistake
 from rollog.pipeline.config import Plan, without_password
 from rollog.pipeline.durable import AlreadyThere, keep, new_folder, write_file
 from rollog.pipeline.errors import PlanError
@@ -162,7 +163,8 @@ def server_url(plan: Plan) -> str:
     if without_password(url) != without_password(plan.log.redis):
         raise PlanError(
             f"{URL_VARIABLE} names {without_password(url)}, the run's log is at {without_password(plan.log.redis)}. "
-            f"Correct one of them; they may differ in user and password only."
+            f"Correct one of them; they may differ in user and password only. If the server has moved, resume with "
+            f"log.redis=ADDRESS."
         )
     if beyond_loopback(url) and not has_password(url):
         raise PlanError(

@@ -259,6 +259,10 @@ def test_a_plan_cannot_be_changed() -> None:
         ("redis://user:secret@host:6379/0", "redis://host:6379/0"),
         ("rediss://:secret@host/1?password=secret&db=2", "rediss://host/1?db=2"),
         ("unix://:secret@/run/redis.sock?db=1", "unix:///run/redis.sock?db=1"),
+        (
+            "rediss://:secret@host/1?ssl_certfile=/c.pem&ssl_keyfile=/c.key&ssl_password=secret",
+            "rediss://host/1?ssl_certfile=/c.pem&ssl_keyfile=/c.key",
+        ),
     ],
 )
 def test_a_password_is_never_recorded(url: str, shown: str) -> None:
@@ -275,6 +279,20 @@ def test_a_password_is_never_recorded(url: str, shown: str) -> None:
 def test_an_address_that_names_no_server_is_refused_without_showing_a_password(url: str) -> None:
     with pytest.raises(PlanError, match=r"log\.redis: this names no server\. Write embedded, redis://") as refused:
         plan(log={"redis": url})
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("ssl_cert_reqs=none", "'ssl_cert_reqs' cannot stand in a server's URL"),
+        ("%70assword=secret", "'%70assword' cannot stand in a server's URL"),
+        ("ssl_ca_certs=ca.pem", "ssl_ca_certs=ca.pem is not an absolute path"),
+    ],
+)
+def test_an_address_with_an_option_that_it_cannot_have_is_refused(option: str, says: str) -> None:
+    with pytest.raises(PlanError, match=rf"log\.redis: .*{says}") as refused:
+        plan(log={"redis": f"rediss://:secret@host/0?{option}"})
     assert "secret" not in str(refused.value)
 
 
