@@ -160,6 +160,8 @@ def worker_environment(plan: Plan) -> dict[str, str]:
 def server_url(plan: Plan) -> str:
     """The address of a server that is not embedded: from the environment, which may hold the password, or the plan."""
     url = os.environ.get(URL_VARIABLE, plan.log.redis)
+    if (wrong := mistake(url)) is not None:
+        raise PlanError(f"{URL_VARIABLE}: {wrong}.")
     if without_password(url) != without_password(plan.log.redis):
         raise PlanError(
             f"{URL_VARIABLE} names {without_password(url)}, the run's log is at {without_password(plan.log.redis)}. "
