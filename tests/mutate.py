@@ -23,6 +23,8 @@ CORE: Final = ("tests/pipeline/test_section9.py", "tests/pipeline/test_section9_
                "tests/test_conformance.py", "tests/pipeline/test_public_faults.py",
                "tests/pipeline/test_simulation.py")  # fmt: skip
 LOG: Final = ("tests/events",)
+ARCHIVE: Final = ("tests/pipeline/test_archivist.py",)
+CHECKPOINT: Final = ("tests/pipeline/training/test_served_checkpoint.py",)
 WORKERS: Final = ("tests/pipeline/test_workers_trainer.py", "tests/pipeline/test_workers_generator.py")
 
 
@@ -49,6 +51,10 @@ MUTATIONS: Final = (
              "if digest_of(previous, header, payload) != digest:", "if False:", LOG),
     Mutation("an order that is leased is not handed out", "events/take.lua",
              "    if lease then\n", "    if lease and false then\n", LOG),
+    Mutation("nothing is cut off while the file is rewritten", "pipeline/archivist.py",
+             "if self._cut < state.archived and not self._shortens:", "if self._cut < state.archived:", ARCHIVE),
+    Mutation("damaged weights are not shared with a checkpoint", "pipeline/training/weights.py",
+             "    if file_digest(target) == digest:", "    if True:", CHECKPOINT),
     # the fold
     Mutation("slot order is that of the latest dispatch", "replay/projector.py",
              "            state.slots += 1\n", "            state.slots += group.slot == 0\n"),
@@ -67,9 +73,13 @@ MUTATIONS: Final = (
              "        group.data_failures = group.seed_failures = group.infra_failures = 0"),
     Mutation("lost attempts are counted under one writer epoch", "replay/projector.py",
              "                group.lost_attempts = 0\n", "                pass\n"),
-    Mutation("selections are kept back to the oldest checkpoint", "replay/projector.py",
-             "    oldest = min(state.oldest_kept_checkpoint(), state.standing)",
-             "    oldest = min(state.newest_checkpoint() or 0, state.standing)"),
+    Mutation("selections are kept back to the oldest checkpoint", "replay/state.py",
+             "        return min(self.oldest_kept_checkpoint(), self.standing)",
+             "        return min(self.newest_checkpoint() or 0, self.standing)"),
+    Mutation("train is cut only below the oldest kept step", "pipeline/outbox.py",
+             "train_from = state.oldest_kept_step()", "train_from = state.version"),
+    Mutation("train is cut at all", "pipeline/outbox.py",
+             "train_from = state.oldest_kept_step()", "train_from = 0"),
     Mutation("checkpoints above the one that is loaded are not whole", "replay/projector.py",
              "            for version in [v for v in state.checkpoints if v > event.version or not event.checkpoint]:",
              "            for version in []:"),
