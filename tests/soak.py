@@ -61,7 +61,7 @@ class Soak:
         self.acknowledged.mkdir(parents=True)
         self._serve()
         self.proxy = Proxy(self.folder / "server.sock", self.folder / "proxy.sock")
-        self.scene = Scene(self.folder, environment={"WITNESS": str(self.acknowledged)})
+        self.scene = Scene(self.folder, environment={"WITNESS": str(self.acknowledged)}, within_s=180.0)
         self.scene.settings |= {
             "data": {"path": "data.jsonl", "epochs": 100_000},
             "grpo": {"prompts_per_step": 4, "rollouts_per_prompt": 2},

