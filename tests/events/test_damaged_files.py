@@ -80,7 +80,7 @@ def load(folder: Path, written: Written, serve: Any, writer: Any, log_of: Any) -
     """
     try:
         serve(folder)
-        log: RedisLog = log_of(folder, answer_within_s=1.0)
+        log: RedisLog = log_of(folder)
         log.open("again")
         entries = list(log.read())
     except REFUSALS as refused:
