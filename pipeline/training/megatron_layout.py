@@ -25,10 +25,14 @@ class Layout(Protocol):
     """One Megatron parameter, named ``name``, made of the Hugging Face tensors ``sources``."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """In Megatron's model."""
+        ...
 
     @property
-    def sources(self) -> tuple[str, ...]: ...
+    def sources(self) -> tuple[str, ...]:
+        """In the Hugging Face model."""
+        ...
 
     @property
     def cut(self) -> int | None:

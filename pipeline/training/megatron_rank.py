@@ -75,6 +75,8 @@ class MegatronRank:
 
     def publish(self) -> PublishedFile | None:
         """Write the weights in the generators' number format, and delete what nobody needs any more."""
+        if self._group.data_rank:
+            return None  # rank 0's copy of the model is enough
         dtype = DTYPES[self._plan.model.dtype]
         tensors: dict[str, torch.Tensor] = {}
         for named in self._trainer.model.whole(torch.nn.Parameter.detach):
