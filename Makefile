@@ -30,7 +30,7 @@ ENGINE ?= torch
 # Two cores are enough for everything here; more threads per process would only fight for them.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help quickstart test lint types unit test-long kill-test soak mutate history simulate smollm2 clean
+.PHONY: help quickstart turns test lint types unit test-long kill-test soak mutate history simulate smollm2 clean
 
 help:
 	@grep -E '^#   make' $(MAKEFILE_LIST) | sed 's/^# *//'
@@ -41,6 +41,7 @@ help:
 	echo "make history       record the logs that every later rollog must fold"
 	echo "make simulate HISTORIES=n SEED=s   n random histories of the controller, from seed s"
 	echo "make smollm2       a real 135M model on arithmetic tasks; ENGINE=vllm generates with vLLM"
+	echo "make turns         a small model in conversations of several turns"
 	echo "make clean         caches and build products; keeps $(VENV) and runs/"
 
 quickstart: $(VENV)/.train
@@ -80,6 +81,9 @@ simulate: $(VENV)/.dev
 
 smollm2: $(VENV)/.smollm2 $(if $(filter vllm,$(ENGINE)),$(VENV)/.engines)
 	@$(PY) -m rollog.pipeline.smollm2 generation.engine=$(ENGINE)
+
+turns: $(VENV)/.train
+	@$(PY) -m rollog.pipeline.turns
 
 clean:
 	@rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
