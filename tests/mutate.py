@@ -23,8 +23,11 @@ CORE: Final = ("tests/pipeline/test_section9.py", "tests/pipeline/test_section9_
                "tests/test_conformance.py", "tests/pipeline/test_public_faults.py",
                "tests/pipeline/test_simulation.py")  # fmt: skip
 LOG: Final = ("tests/events",)
+DURABLE: Final = ("tests/events/test_synced_files.py",)
 ARCHIVE: Final = ("tests/pipeline/test_archivist.py",)
 CHECKPOINT: Final = ("tests/pipeline/training/test_served_checkpoint.py",)
+LAUNCH: Final = ("tests/pipeline/processes/test_workers_launch.py",)
+LAYOUT: Final = ("tests/pipeline/training/test_megatron_layout.py",)
 WORKERS: Final = ("tests/pipeline/test_workers_trainer.py", "tests/pipeline/test_workers_generator.py")
 
 
@@ -49,6 +52,20 @@ MUTATIONS: Final = (
              "if offset ~= head + 1 or ARGV[4] ~= meta[4] then", "if offset ~= head + 1 then", LOG),
     Mutation("digest checked at read", "events/codec.py",
              "if digest_of(previous, header, payload) != digest:", "if False:", LOG),
+    Mutation("a message's digest is checked", "events/codec.py",
+             "if message_digest(packed) != body[:MESSAGE_DIGEST_BYTES]:", "if False:", LOG),
+    Mutation("a name is synced after it was given", "events/durable.py",
+             "    sync_folder(path.parent)\n", "", DURABLE),
+    Mutation("bytes are synced before they get their name", "events/durable.py",
+             "            os.fsync(file.fileno())\n", "", DURABLE),
+    Mutation("a log behind its mark is refused", "events/mark.py",
+             "if head.offset < mark.offset:", "if False:", LOG),
+    Mutation("a server must sync each append", "events/server_settings.py",
+             '    "appendfsync": "always",', '    "appendfsync": "everysec",', LOG),
+    Mutation("the default user keeps its permissions", "events/server_settings.py",
+             'if "+@all" not in default_user.get("commands", "") or', 'if False and', LOG),
+    Mutation("no server is started without room", "events/server.py",
+             "    _require_room(_prepare(run_folder))\n", "", LOG),
     Mutation("an order that is leased is not handed out", "events/take.lua",
              "    if lease then\n", "    if lease and false then\n", LOG),
     Mutation("nothing is cut off while the file is rewritten", "pipeline/archivist.py",
@@ -65,9 +82,9 @@ MUTATIONS: Final = (
     Mutation("a fate per ordinal", "replay/invariants.py",
              "        booked = {name: getattr(state, name) for name in SETTLED}", "        booked = counted"),
     Mutation("only an Open after a Finish clears a Stop", "replay/projector.py",
-             "            if state.finish is not None:\n                _pardon(state)",
-             "            if True:\n                _pardon(state)"),
-    Mutation("only the counter that ran out starts anew", "replay/projector.py",
+             "            if state.finish is not None:\n                new_terms.pardon(state)",
+             "            if True:\n                new_terms.pardon(state)"),
+    Mutation("only the counter that ran out starts anew", "replay/new_terms.py",
              "    elif group is not None and group.last_failure is FailureKind.DATA:\n        group.data_failures = 0",
              "    elif group is not None and group.last_failure is FailureKind.DATA:\n"
              "        group.data_failures = group.seed_failures = group.infra_failures = 0"),
@@ -91,8 +108,8 @@ MUTATIONS: Final = (
              "    trained = result.generation == state.generation and result.step == state.standing",
              "    trained = result.step == state.standing"),
     Mutation("published again when steps trained again reach the version", "pipeline/decisions.py",
-             "    if result.digest and result.step + 1 >= state.version:",
-             "    if result.digest and result.step + 1 > state.version:"),
+             "    if result.digest and (result.step >= state.version or _asked_for(state, result.step + 1)):",
+             "    if result.digest and result.step >= state.version:"),
     Mutation("a prompt that stops the run backs off", "pipeline/decisions.py",
              "    return (retry, Stop(reason=StopReason.FAILED,", "    return (Stop(reason=StopReason.FAILED,"),
     Mutation("the newest checkpoint at or below the version", "pipeline/decisions.py",
@@ -153,8 +170,9 @@ MUTATIONS: Final = (
     Mutation("a slot has so many replacements", "pipeline/dropping.py",
              "group.nth >= policy.failure.max_replacement_attempts", "False"),
     # a change of settings
-    Mutation("a new sampler counts nothing as lost", "replay/projector.py",
-             "    state.lost, state.stamps_made = 0, False", "    state.stamps_made = False"),
+    Mutation("a new sampler counts nothing as lost", "replay/new_terms.py",
+             "    state.lost, state.stamps_made = 0, False\n    for group",
+             "    state.stamps_made = False\n    for group"),
     Mutation("what a begun step has taken counts", "pipeline/reconfigure.py",
              "    end = size - taken\n", "    end = size\n"),
     # what the workers are told
@@ -170,6 +188,18 @@ MUTATIONS: Final = (
     Mutation("a rank skips the chunks that it has", "pipeline/training/worker.py",
              "        if chunk.step == self.unreadable_step or (chunk.step, chunk.chunk) < here:",
              "        if chunk.step == self.unreadable_step:", WORKERS),
+    # the ranks of one trainer
+    Mutation("a rank that hangs ends its trainer", "pipeline/mailbox.py",
+             'if key.startswith("rank:") and', 'if key == "rank:0" and', ("tests/pipeline/test_hung_rank.py",)),
+    Mutation("ranks end together", "pipeline/launch/local.py",
+             "            gone += self._end_ranks(gone[0].worker)\n", "            pass\n", LAUNCH),
+    Mutation("ranks are not completed by halves", "pipeline/launch/local.py",
+             "if all(slot.process is None for slot in self._ranks):", "if self._ranks[-1].process is None:", LAUNCH),
+    Mutation("a chunk is trained when all ranks can read it", "pipeline/training/worker.py",
+             "if not self.all_ready(groups is not None) or groups is None:", "if groups is None:", WORKERS),
+    Mutation("a part holds whole heads", "pipeline/training/megatron_layout.py",
+             "        return torch.cat([rows for head in list(heads)[rank * own : (rank + 1) * own] for rows in head])",
+             "        return torch.cat([torch.cat(p)[rank::parts] for p in zip(*heads, strict=True)])", LAYOUT),
 )  # fmt: skip
 
 
