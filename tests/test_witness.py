@@ -33,9 +33,7 @@ def test_what_the_log_holds_and_has_answered_is_counted(tmp_path: Path, entries:
     assert counted == {"ENTRY": len(entries), "RESULT": 2}
 
 
-@pytest.mark.parametrize(
-    "line", ["RESULT group 0 2", "RESULT group 99 1", "RESULT step 7 1", "RESULT checkpoint 9-9"]
-)
+@pytest.mark.parametrize("line", ["RESULT group 0 2", "RESULT group 99 1", "RESULT step 7 1", "RESULT checkpoint 9-9"])
 def test_a_result_without_an_answer_is_found(tmp_path: Path, entries: list[Entry], line: str) -> None:
     with pytest.raises(AssertionError, match=rf"1 acknowledged and not in the log: \['{line}'\]"):
         compare(heard(tmp_path, line), entries, [])
