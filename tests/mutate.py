@@ -28,6 +28,8 @@ ARCHIVE: Final = ("tests/pipeline/test_archivist.py",)
 CHECKPOINT: Final = ("tests/pipeline/training/test_served_checkpoint.py",)
 LAUNCH: Final = ("tests/pipeline/processes/test_workers_launch.py",)
 LAYOUT: Final = ("tests/pipeline/training/test_megatron_layout.py",)
+LAUNCH: Final = ("tests/pipeline/processes/test_workers_launch.py",)
+LAYOUT: Final = ("tests/pipeline/training/test_megatron_layout.py",)
 WORKERS: Final = ("tests/pipeline/test_workers_trainer.py", "tests/pipeline/test_workers_generator.py")
 
 
@@ -188,6 +190,16 @@ MUTATIONS: Final = (
     Mutation("a rank skips the chunks that it has", "pipeline/training/worker.py",
              "        if chunk.step == self.unreadable_step or (chunk.step, chunk.chunk) < here:",
              "        if chunk.step == self.unreadable_step:", WORKERS),
+    # the ranks of one trainer
+    Mutation("a rank that hangs ends its trainer", "pipeline/mailbox.py",
+             'if key.startswith("rank:") and', 'if key == "rank:0" and', ("tests/pipeline/test_hung_rank.py",)),
+    Mutation("ranks end together", "pipeline/launch/local.py",
+             "            gone += self._end_ranks(gone[0].worker)\n", "            pass\n", LAUNCH),
+    Mutation("a chunk is trained when all ranks can read it", "pipeline/training/worker.py",
+             "if not self.all_ready(groups is not None) or groups is None:", "if groups is None:", WORKERS),
+    Mutation("a part holds whole heads", "pipeline/training/megatron_layout.py",
+             "        return torch.cat([rows for head in list(heads)[rank * own : (rank + 1) * own] for rows in head])",
+             "        return torch.cat([torch.cat(p)[rank::parts] for p in zip(*heads, strict=True)])", LAYOUT),
     # the ranks of one trainer
     Mutation("a rank that hangs ends its trainer", "pipeline/mailbox.py",
              'if key.startswith("rank:") and', 'if key == "rank:0" and', ("tests/pipeline/test_hung_rank.py",)),
