@@ -132,7 +132,7 @@ def _answer(state: State, policy: Policy, result: Result, now: float) -> Events:
             if not _plausible(state, group, result):  # its lease is done: nobody else would end this attempt
                 error = f"{result.worker} reported a group that cannot be: {result}"
                 return _failed(state, policy, group, FailureKind.INFRA, error, now)
-            return _commit(state, policy, group, result, now)
+            return _commit(state, policy, group, result)
         case GroupCancelled():
             group = _running(state, result.prompt, result.attempt)
             if group is None or group.order != result.cause:
@@ -178,10 +178,10 @@ def _answer(state: State, policy: Policy, result: Result, now: float) -> Events:
             assert_never(result)
 
 
-def _commit(state: State, policy: Policy, group: Group, result: GroupDone, now: float) -> Events:
+def _commit(state: State, policy: Policy, group: Group, result: GroupDone) -> Events:
     """A finished group pays its debt; or it is useless, and leaves its step as a dropped prompt does.
 
-    Where its step may not lose it, it is made again instead, with new tokens.
+    Where its step may not lose it, it is trained all the same.
     """
     commit = Commit(
         prompt=result.prompt,
@@ -199,11 +199,14 @@ def _commit(state: State, policy: Policy, group: Group, result: GroupDone, now: 
     )
     if result.refused or (policy.filters_equal_rewards and result.reward_std == 0.0):
         reason = FilterReason.RULE if result.refused else FilterReason.EQUAL_REWARDS
-        if leaves_hole(state, policy, group):
-            error = f"its group is filtered ({reason.value}), and no spare is left for step {group.step}"
-            return _failed(state, policy, group, FailureKind.DATA, error, now)
-        return (commit, Filter(prompt=group.prompt, reason=reason), *leave_step(state, policy, group))
-    return (commit,) if group.loan is None else (commit, Repay(loan=group.loan, prompt=group.prompt))
+        if not leaves_hole(state, policy, group):
+            return (commit, Filter(prompt=group.prompt, reason=reason), *leave_step(state, policy, group))
+        text = f"prompt {group.prompt} is trained though it is useless ({reason.value}): no spare for step {group.step}"
+        remark: Events = (Note(what="not filtered", text=text),)
+    else:
+        remark = ()
+    repaid = () if group.loan is None else (Repay(loan=group.loan, prompt=group.prompt),)
+    return (commit, *repaid, *remark)
 
 
 def _cancelled(state: State, policy: Policy, group: Group, result: GroupCancelled, now: float) -> Events:

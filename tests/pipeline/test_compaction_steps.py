@@ -11,11 +11,10 @@ import pytest
 from rollog.events.vocabulary import (
     Borrow,
     Drop,
-    FailureKind,
     Filter,
     FinishReason,
+    Note,
     Replace,
-    Retry,
     Select,
     Shrink,
     Stop,
@@ -107,7 +106,7 @@ def test_a_person_cannot_drop_what_the_step_needs() -> None:
     assert drop(stage.state, stage.policy, 6), "step 1 may have a spare"
 
 
-def test_a_filtered_group_is_made_again_when_nothing_can_stand_in() -> None:
+def test_a_useless_group_is_trained_all_the_same_when_nothing_can_stand_in() -> None:
     stage = a_stage(failure={"filter": "equal_rewards"})
     stage.generator.reward_std = 0.0
     stage.finish(1)
@@ -115,9 +114,8 @@ def test_a_filtered_group_is_made_again_when_nothing_can_stand_in() -> None:
     stage.finish(3)
 
     assert [event.prompt for event in stage.events(Filter)] == [1]
-    (again,) = stage.events(Retry)
-    assert (again.prompt, again.kind) == (3, FailureKind.DATA)
-    assert "filtered (equal_rewards), and no spare is left for step 0" in again.error
+    (note,) = stage.events(Note)
+    assert note.text == "prompt 3 is trained though it is useless (equal_rewards): no spare for step 0"
     stage.generator.reward_std = 0.25
     stage.train_steps(1)
     assert stage.steps[0] == (0, 2, 3)
