@@ -51,10 +51,11 @@ MAY_CHANGE: Final = (
     "training.ranks",
     "grpo.max_steps",
     "log.archive_every",
+    "log.redis",
     "launch",
 )
-"""What a resume may change: sampler, failure policy, capacity and deadlines, save period, worker counts, end target.
-A name that ends in a dot stands for its whole section."""
+"""What a resume may change: sampler, failure policy, capacity and deadlines, save period, worker counts, end target,
+where the log's server is (it must hold this log), where workers run. A name that ends in a dot means its section."""
 
 
 class Plan(Section):

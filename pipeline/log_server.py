@@ -5,8 +5,10 @@ Rule 2: whoever ends the run ends the embedded server; a server at an address is
         its settings would lose entries.
 """
 
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any, Final
 
 from rollog.events import server
 from rollog.events.connection import Address, Patience
@@ -18,8 +20,10 @@ from rollog.events.reading import ANSWER_WITHIN_S, mark_of, segments_of, snapsho
 from rollog.events.redis_log import RedisLog
 from rollog.events.redis_reader import RedisReader
 from rollog.events.server_settings import settings_check
-from rollog.pipeline.config import Plan
+from rollog.pipeline.config import Plan, apply_changes
 from rollog.pipeline.run_folder import EMBEDDED, RunFolder, UsedName, server_url
+
+ADDRESS: Final = "log.redis"
 
 
 def check_server(plan: Plan) -> None:
@@ -44,6 +48,12 @@ def _settings_of(address: Address, *, relaxed: bool) -> None:
     """Refuse settings that would lose entries. One lost answer is no reason to refuse: it is asked for again."""
     with closing(address.connect()) as connection:
         Patience(ANSWER_WITHIN_S).insist(lambda: settings_check(connection, relaxed=relaxed))
+
+
+def plan_at(plan: Plan, overrides: Mapping[str, Any]) -> Plan:
+    """The plan, with the server where a resume says that it is now; whether it holds this log is found out later."""
+    address = overrides.get(ADDRESS)
+    return plan if address is None else Plan.from_settings(apply_changes(plan.settings(), {ADDRESS: address}))
 
 
 class LogServer:

@@ -16,7 +16,7 @@ from rollog.pipeline.background import detach as in_background
 from rollog.pipeline.config import Plan, load_plan, without_password
 from rollog.pipeline.errors import PipelineError
 from rollog.pipeline.foreground import DRAIN_S, foreground
-from rollog.pipeline.log_server import LogServer, check_server
+from rollog.pipeline.log_server import LogServer, check_server, plan_at
 from rollog.pipeline.manner import Manner
 from rollog.pipeline.plan_warnings import warnings
 from rollog.pipeline.policy import Policy
@@ -97,14 +97,14 @@ def resume(
 ) -> None:
     """Go on with a run: says first what is kept, what is sent again, and that nothing is lost."""
     manner = Manner.of(output, json, quiet, verbose, no_color)
-    _server_at(redis)
-    overrides = [*(overrides or []), *_at(launch)]
+    overrides = [*(overrides or []), *_at(launch), *_server_at(redis)]
+    wanted = verbs.parsed(overrides)
     folder = RunFolder.open(run)
-    server = LogServer(folder, folder.plan(), accept_loss=accept_loss)
+    server = LogServer(folder, plan_at(folder.plan(), wanted), accept_loss=accept_loss)
     goes_on = False
     try:
         found = runner.look(server)
-        ready = runner.prepare_resume(folder, server, found.state, verbs.parsed(overrides), drop or [])
+        ready = runner.prepare_resume(folder, server, found.state, wanted, drop or [])
         manner.say(verbs.what_resume_does(found, ready))
         _warn(ready.plan, ready.policy, manner)
         stays = dry_run or verbs.complete(found.state, ready)

@@ -1,5 +1,5 @@
 """A Ray cluster of several nodes on this machine, in a process of its own: what Ray starts and prints stays out of the
-tests. Each node has one CPU, so each worker that asks for one gets a node of its own.
+tests. The head has a place for one trainer rank, each other node for one generator.
 
     python ray_nodes.py NODES    prints {"address", "raylets"} as one line of JSON, and again after each command:
                                  "kill PID" ends the node of this raylet, "add" adds one
@@ -9,11 +9,15 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-SIZE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
+SIZE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
+HEAD = {**SIZE, "resources": {"rollog_rank": 1}, "include_dashboard": False}
+TRIES = 5
+NODE = {**SIZE, "resources": {"rollog_generator": 1}}
 
 
 class RayNodes:
@@ -65,9 +69,10 @@ def parent_of(pid: int) -> int:
 def serve(nodes: int) -> None:
     from ray.cluster_utils import Cluster
 
-    cluster: Any = Cluster(initialize_head=True, head_node_args={**SIZE, "include_dashboard": False})
+    cluster: Any = Cluster()
+    patiently(lambda: cluster.add_node(**HEAD))
     for _ in range(nodes - 1):
-        cluster.add_node(**SIZE)
+        patiently(lambda: cluster.add_node(**NODE))
     tell(cluster)
     for line in sys.stdin:
         match line.split():
@@ -75,9 +80,18 @@ def serve(nodes: int) -> None:
                 (node,) = [node for node in cluster.worker_nodes if raylet_of(node) == int(raylet)]
                 cluster.remove_node(node, allow_graceful=False)
             case ["add"]:
-                cluster.add_node(**SIZE)
+                patiently(lambda: cluster.add_node(**NODE))
         tell(cluster)
     cluster.shutdown()
+
+
+def patiently(start: Callable[[], object]) -> None:
+    """Ray gives a node 30 s to start, which is little on a machine with other work."""
+    for _ in range(TRIES - 1):
+        with suppress(Exception):
+            start()
+            return
+    start()
 
 
 def tell(cluster: Any) -> None:

@@ -36,6 +36,11 @@ FORWARDED: Final = ("ROLLOG_", "HF_", "OMP_NUM_THREADS", "VLLM_", "WANDB_", "MLF
 OBJECT_STORE_BYTES: Final = 80 * 2**20
 """Of a private cluster: nothing goes through Ray's own memory."""
 RANK_PREFIX: Final = "rank-"
+CPU: Final = "CPU"
+GPU: Final = "GPU"
+GENERATOR: Final = "rollog_generator"
+RANK: Final = "rollog_rank"
+"""Places for generators and for trainer ranks, asked for when a node offers any: ``ray start --resources``."""
 
 
 class NoCluster(PipelineError):
@@ -44,33 +49,28 @@ class NoCluster(PipelineError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What one worker asks the cluster for: one CPU, and GPUs where there are any."""
+    """What workers ask the cluster for: one CPU each, GPUs where there are any, a place where places are set aside."""
 
-    generator_gpus: int
-    rank_gpus: int
+    generator: Mapping[str, int]
+    rank: Mapping[str, int]
     ranks: int
 
     @classmethod
     def of(cls, plan: Plan, resources: Mapping[str, float]) -> "Needs":
         """The needs on a cluster with these ``resources``. Raises ``NoCluster`` when they can never be met."""
-        gpus = int(resources.get("GPU", 0))
-        needs = cls(
-            generator_gpus=plan.generation.tensor_parallel if gpus else 0,
-            rank_gpus=1 if gpus else 0,
-            ranks=plan.training.ranks,
-        )
-        wanted = needs.ranks * needs.rank_gpus + needs.generator_gpus
-        if gpus < wanted:
-            raise NoCluster(
-                f"the cluster has {gpus} GPU{'s' * (gpus != 1)}; a trainer of {needs.ranks} and one generator need "
-                f"{wanted}. Add nodes, or use launch=local, where they share a GPU."
-            )
-        if resources.get("CPU", 0) < needs.ranks + 1:
-            raise NoCluster(
-                f"the cluster has too few CPUs ({resources.get('CPU', 0):g}): a trainer of {needs.ranks} and one "
-                f"generator need one each. Add nodes, or start them with a higher --num-cpus."
-            )
-        return needs
+        ranks = plan.training.ranks
+        there = {kind for kind, count in resources.items() if count} | {CPU}
+        most = {CPU: 1, GPU: plan.generation.tensor_parallel, GENERATOR: 1}
+        generator = {kind: count for kind, count in most.items() if kind in there}
+        rank: dict[str, int] = {kind: 1 for kind in (CPU, GPU, RANK) if kind in there}
+        for kind in sorted({*generator, *rank}):
+            wanted, has = ranks * rank.get(kind, 0) + generator.get(kind, 0), resources.get(kind, 0)
+            if has < wanted:
+                raise NoCluster(
+                    f"the cluster has {has:g} {kind}; a trainer of {ranks} and one generator need {wanted}. Add "
+                    f"nodes, or use launch=local, where they share what the machine has."
+                )
+        return cls(generator=generator, rank=rank, ranks=ranks)
 
 
 class ClusterWorker:
@@ -159,12 +159,14 @@ class RayCluster:
             kernel=kernel(),
             placement=placement,
         )
-        wanted = {"num_cpus": 1, "num_gpus": self._needs.rank_gpus if _is_rank(name) else self._needs.generator_gpus}
+        needs = dict(self._needs.rank if _is_rank(name) else self._needs.generator)
         with (self._logs / f"{name}.log").open("a") as log:
-            print(f"{name}, start {number}: asks the cluster for {wanted}", file=log)
+            print(f"{name}, start {number}: asks the cluster for {needs}", file=log)
         where = self._bundle(name, placement) if placement else "SPREAD"
         actor = ray.remote(Keeper).options(
-            **wanted,
+            num_cpus=needs.pop(CPU),
+            num_gpus=needs.pop(GPU, 0),
+            resources=needs,
             name=self._actor_name(name, number),
             namespace=NAMESPACE,
             lifetime="detached",
@@ -210,8 +212,7 @@ class RayCluster:
         try:
             get_placement_group(name)
         except ValueError:
-            one = {"CPU": 1, "GPU": self._needs.rank_gpus}
-            bundles = [{kind: count for kind, count in one.items() if count} for _ in range(self._needs.ranks)]
+            bundles = [dict(self._needs.rank) for _ in range(self._needs.ranks)]
             placement_group(bundles, strategy="PACK", name=name, lifetime="detached")
         return name
 

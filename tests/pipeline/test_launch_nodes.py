@@ -83,14 +83,22 @@ def test_an_embedded_server_is_refused_on_another_machine_than_the_controllers(j
 
 
 def test_a_run_asks_for_gpus_where_there_are_any() -> None:
-    assert Needs.of(plan(), {"CPU": 4.0}) == Needs(generator_gpus=0, rank_gpus=0, ranks=1)
-    assert Needs.of(plan(), {"CPU": 4.0, "GPU": 2.0}) == Needs(generator_gpus=1, rank_gpus=1, ranks=1)
+    one, two = {"CPU": 1}, {"CPU": 1, "GPU": 1}
+    assert Needs.of(plan(), {"CPU": 4.0}) == Needs(generator=one, rank=one, ranks=1)
+    assert Needs.of(plan(), {"CPU": 4.0, "GPU": 2.0}) == Needs(generator=two, rank=two, ranks=1)
+
+
+def test_workers_go_where_places_are_set_aside_for_them() -> None:
+    needs = Needs.of(plan(), {"CPU": 4.0, "rollog_generator": 2.0, "rollog_rank": 1.0})
+
+    assert needs.generator == {"CPU": 1, "rollog_generator": 1}
+    assert needs.rank == {"CPU": 1, "rollog_rank": 1}
 
 
 def test_a_cluster_that_could_never_hold_the_run_is_refused_with_the_numbers() -> None:
     with pytest.raises(NoCluster, match="has 1 GPU; a trainer of 1 and one generator need 2"):
         Needs.of(plan(), {"CPU": 8.0, "GPU": 1.0})
-    with pytest.raises(NoCluster, match=r"too few CPUs \(1\)"):
+    with pytest.raises(NoCluster, match="has 1 CPU; a trainer of 1 and one generator need 2"):
         Needs.of(plan(), {"CPU": 1.0})
 
 

@@ -32,7 +32,7 @@ from rollog.pipeline.generation.worker import Generator, GeneratorTerms
 from rollog.pipeline.heartbeat import Heartbeat
 from rollog.pipeline.launch.local import Crew
 from rollog.pipeline.loader import Loader
-from rollog.pipeline.log_server import LogServer
+from rollog.pipeline.log_server import LogServer, plan_at
 from rollog.pipeline.rollouts import GroupRollouts
 from rollog.pipeline.run_folder import RunFolder
 from rollog.pipeline.training import worker
@@ -225,8 +225,9 @@ def controller(arguments: Sequence[str]) -> None:
     name = load_plan(config).run
     if Path("runs", name).exists():
         folder = RunFolder.open(name)
-        server = LogServer(folder, folder.plan(), accept_loss="--accept-loss" in rest)
-        ready = runner.prepare_resume(folder, server, runner.look(server).state, verbs.parsed(overrides), drops)
+        changed = verbs.parsed(overrides)
+        server = LogServer(folder, plan_at(folder.plan(), changed), accept_loss="--accept-loss" in rest)
+        ready = runner.prepare_resume(folder, server, runner.look(server).state, changed, drops)
     else:
         plan = load_plan(config, overrides)
         loader, policy = runner.check(plan)

@@ -15,7 +15,7 @@ from scene import ROLLOG
 
 
 def rollog(scene, *words):
-    return subprocess.run([*ROLLOG, *words], cwd=scene.folder, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run([*ROLLOG, *words], cwd=scene.folder, capture_output=True, text=True, check=False, timeout=200)
 
 
 def endless(scene):
