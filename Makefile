@@ -59,8 +59,9 @@ types: $(VENV)/.dev build/typing/rollog
 unit: $(VENV)/.dev
 	@$(PY) -m pytest -m "not long"
 
+# One file a process: the processes of one test wait much, and share what a file sets up.
 test-long: $(VENV)/.engines
-	@$(PY) -m pytest -m long
+	@$(PY) -m pytest -m long -n 2 --dist loadfile --durations 30
 
 # Takes one rule out at a time: the tests must go red for each. MUTATE="words" picks some.
 mutate: $(VENV)/.dev
