@@ -300,12 +300,12 @@ def test_a_resume_may_change_how_the_run_goes_and_nothing_of_what_it_is() -> Non
     assert all(
         may_change(path)
         for path in ("sampler.lookahead", "failure.filter", "flow.lease_s", "checkpoint.every_steps",
-                     "generation.workers", "grpo.max_steps", "flow.max_buffered_groups")
+                     "generation.workers", "grpo.max_steps", "flow.max_buffered_groups", "log.redis", "launch")
     )  # fmt: skip
     assert not any(
         may_change(path)
         for path in ("seed", "run", "model.path", "data.path", "data.epochs", "reward", "grpo.prompts_per_step",
-                     "optimizer.lr", "determinism", "generation.engine", "log.redis")
+                     "optimizer.lr", "determinism", "generation.engine", "log.durability")
     )  # fmt: skip
 
 
