@@ -113,9 +113,9 @@ def _rows(step: dict[str, Any]) -> str:
     rows, padding, counts = step["rows"], step["padding"], step["rows_per_rollout"]
     if rows <= step["rollouts"]:
         return ""
-    spread = ", ".join(f"{counted(rollouts, 'rollout')} of {number}" for number, rollouts in counts.items())
+    spread = ", ".join(f"{rollouts:,} of {number}" for number, rollouts in counts.items())
     return (
-        f"{step['rollouts']:,} rollouts in {rows:,} rows ({spread}), {step['tokens']:,} valid tokens, "
+        f"{step['rollouts']:,} rollouts in {rows:,} rows ({spread or 'not told'}), {step['tokens']:,} valid tokens, "
         f"{padding:,} padding rows ({_share(padding, rows + padding)})"
     )
 

@@ -42,7 +42,7 @@ class TrainedStep:
     """One step as it was trained. ``reward_mean`` over its groups, ``tokens`` and ``seconds`` of the trainer.
 
     ``rows``: sequences with valid tokens; ``padding``: copies beside them, which fill up micro batches.
-    ``rows_per_rollout``: number of rows -> how many rollouts have so many.
+    ``rows_per_rollout``: number of rows -> how many rollouts have so many, of those for which the log says it.
     """
 
     step: int
@@ -167,7 +167,9 @@ class Tally:
         made = [member.finished for member in members]
         counts = Counter[int]()
         for member in members:
-            counts.update(self.row_counts.pop(member.prompt, (1,) * member.finished.rollouts))
+            finished = member.finished
+            one_each = (1,) * finished.rollouts if finished.rows == finished.rollouts else ()
+            counts.update(self.row_counts.pop(member.prompt, one_each))
         self.tokens_trained += sum(each.tokens for each in made)
         self.recent.append(
             TrainedStep(
