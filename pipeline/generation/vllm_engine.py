@@ -73,7 +73,6 @@ class _Group:
     drafts: list[_Draft]
     task: "asyncio.Task[None] | None" = None
     born: int | None = None
-    cached_tokens: int | None = None
     failed: tuple[FailureKind, str] | None = None
 
     @property
@@ -183,7 +182,7 @@ class VllmEngine:
 
     def _take(self, group: _Group, output: RequestOutput) -> None:
         if group.born is None:
-            group.born, group.cached_tokens = self._version, output.num_cached_tokens
+            group.born = self._version
         for completion in output.outputs:
             group.drafts[completion.index].add(completion)
             if completion.finish_reason is not None and completion.finish_reason not in ENDS:
@@ -254,14 +253,21 @@ class VllmEngine:
             )
 
     async def _ask(self, what: str, answer: Awaitable[T]) -> T:
-        """The engine's answer. Raises EngineLost when there is none in time, or it is an error."""
+        """The engine's answer. Raises EngineLost when there is none in time, or it is an error.
+
+        vLLM leaves questions open that a dead engine was asked, so whether it lives is asked too while one waits.
+        """
+        asked, deadline = asyncio.ensure_future(answer), self._loop.time() + self._timeout_s
+        while not (await asyncio.wait({asked}, timeout=STEP_S))[0]:
+            if self._llm.errored or self._loop.time() > deadline:
+                asked.cancel()
+                self._check_alive()
+                raise EngineLost(
+                    f"the engine did not {what} within {self._timeout_s:g} s (generation.engine_timeout_s); "
+                    f"start another one"
+                )
         try:
-            return await asyncio.wait_for(answer, self._timeout_s)
-        except TimeoutError:
-            raise EngineLost(
-                f"the engine did not {what} within {self._timeout_s:g} s (generation.engine_timeout_s); "
-                f"start another one"
-            ) from None
+            return asked.result()
         except Exception as error:
             raise EngineLost(
                 f"the engine could not {what}: {type(error).__name__}: {error}; start another one"

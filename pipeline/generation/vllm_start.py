@@ -53,6 +53,7 @@ ENVIRONMENT: Final = {
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS": "1",
+    "PYTHONWARNINGS": "ignore:resource_tracker:UserWarning",  # it would speak last, after the reason of an end
 }
 """What is set unless it is set already. It is read when vllm is imported, and by the processes that it starts."""
 
