@@ -96,7 +96,6 @@ class VllmEngine:
         self._timeout_s = timeout_s
         self._quiet_s = quiet_s
         self._version = 0
-        self._digest = ""
         self._salt = "initial"
         self._vocabulary = llm.model_config.get_vocab_size()
         self._positions = llm.model_config.max_model_len
@@ -154,8 +153,11 @@ class VllmEngine:
             self._heard_at = self._loop.time()
             return []
         self._run(self._wait())
-        ended = [key for key, group in self._groups.items() if group.ended]
-        return [_result(self._groups.pop(key)) for key in ended]
+        ended = [self._groups.pop(key) for key in [key for key, group in self._groups.items() if group.ended]]
+        for group in ended:
+            if group.failed is not None:
+                self._run(self._cancel(group))  # its other answers may still be written
+        return [_result(group) for group in ended]
 
     def close(self) -> None:
         """End the engine's processes. The engine cannot be used afterwards."""
@@ -222,7 +224,7 @@ class VllmEngine:
         await self._check_unpaused()
         seen = await self._ask(f"answer the canary of version {version}", self._sing())
         self._canary.hear(seen, version, digest)
-        self._version, self._digest, self._salt = version, digest, f"{version}-{digest}"
+        self._version, self._salt = version, f"{version}-{digest}"
         self._heard_at = self._loop.time()
 
     async def _reload(self, folder: Path) -> None:
