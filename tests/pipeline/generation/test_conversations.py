@@ -14,13 +14,14 @@ import torch
 from rollog.events.messages import Cause, Order
 from rollog.events.vocabulary import FailureKind
 from rollog.pipeline.environments.conversation import Window
-from rollog.pipeline.environments.environment_child import Asked, Broken, Played, Said
+from rollog.pipeline.environments.environment_child import Asked, Broken, EnvironmentChild, Played, Said
 from rollog.pipeline.environments.reward_child import RewardChild, Sample
 from rollog.pipeline.environments.single_turn import SingleTurn, Tokenizer
 from rollog.pipeline.generation.attempts import Asking, Made, Unmade
 from rollog.pipeline.generation.conversations import MultiTurnAttempts
 from rollog.pipeline.generation.torch_engine import TorchEngine
 from rollog.pipeline.rollouts import GroupRollouts
+from rollog.pipeline.settings import Environment
 from rollog.pipeline.training.logprobs import Forward, token_logprobs
 from rollog.pipeline.training.models import load_model
 from rollog.pipeline.training.weights import publish
@@ -268,3 +269,15 @@ def test_weights_that_change_between_turns_label_the_later_tokens(
     (group,) = [each.group for each in ended if isinstance(each, Made)]
     assert (group.born, group.done) == (0, 1)
     assert [[span.version for span in row.spans] for row in group.rows] == [[0, 1]] * 3
+
+
+def test_with_the_real_environments_process_conversations_end_with_its_rewards(playing: Playing) -> None:
+    counting = Path(__file__).parent.parent / "processes" / "counting.py"
+    with EnvironmentChild(Environment(play=f"{counting}:count_on", options={"turns": 3})) as child:
+        attempts = playing(cast(Playhouse, child), window=Window(max_context_tokens=10, keep_tokens=4))
+        groups = made(attempts, order(2), order(7))
+
+    assert sorted(group.prompt for group in groups) == [2, 7]
+    for group in groups:
+        assert all(0 <= reward <= 1 for reward in group.rewards)
+        assert {len(rollout.rows) for rollout in group.rollouts} <= {2, 3}
