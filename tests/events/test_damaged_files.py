@@ -140,6 +140,7 @@ def test_a_flipped_bit_in_a_waiting_result_makes_it_malformed_and_not_another_re
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 def test_60_single_flipped_bits_load_right_or_are_refused(
     written: Written, serve: Any, writer: Any, log_of: Any, kill: Any, tmp_path: Path
 ) -> None:
