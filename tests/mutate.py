@@ -28,8 +28,9 @@ ARCHIVE: Final = ("tests/pipeline/test_archivist.py",)
 CHECKPOINT: Final = ("tests/pipeline/training/test_served_checkpoint.py",)
 LAUNCH: Final = ("tests/pipeline/processes/test_workers_launch.py",)
 LAYOUT: Final = ("tests/pipeline/training/test_megatron_layout.py",)
-LAUNCH: Final = ("tests/pipeline/processes/test_workers_launch.py",)
-LAYOUT: Final = ("tests/pipeline/training/test_megatron_layout.py",)
+ROWS: Final = ("tests/pipeline/training/test_rows_of_a_step.py",)
+TURNS: Final = ("tests/pipeline/test_conversation.py",)
+SHORT: Final = ("tests/pipeline/test_compaction_steps.py",)
 WORKERS: Final = ("tests/pipeline/test_workers_trainer.py", "tests/pipeline/test_workers_generator.py")
 
 
@@ -200,18 +201,20 @@ MUTATIONS: Final = (
     Mutation("a part holds whole heads", "pipeline/training/megatron_layout.py",
              "        return torch.cat([rows for head in list(heads)[rank * own : (rank + 1) * own] for rows in head])",
              "        return torch.cat([torch.cat(p)[rank::parts] for p in zip(*heads, strict=True)])", LAYOUT),
-    # the ranks of one trainer
-    Mutation("a rank that hangs ends its trainer", "pipeline/mailbox.py",
-             'if key.startswith("rank:") and', 'if key == "rank:0" and', ("tests/pipeline/test_hung_rank.py",)),
-    Mutation("ranks end together", "pipeline/launch/local.py",
-             "            gone += self._end_ranks(gone[0].worker)\n", "            pass\n", LAUNCH),
-    Mutation("ranks are not completed by halves", "pipeline/launch/local.py",
-             "if all(slot.process is None for slot in self._ranks):", "if self._ranks[-1].process is None:", LAUNCH),
-    Mutation("a chunk is trained when all ranks can read it", "pipeline/training/worker.py",
-             "if not self.all_ready(groups is not None) or groups is None:", "if groups is None:", WORKERS),
-    Mutation("a part holds whole heads", "pipeline/training/megatron_layout.py",
-             "        return torch.cat([rows for head in list(heads)[rank * own : (rank + 1) * own] for rows in head])",
-             "        return torch.cat([torch.cat(p)[rank::parts] for p in zip(*heads, strict=True)])", LAYOUT),
+    # context compaction
+    Mutation("padding has no valid token", "pipeline/training/batching.py",
+             "return 0 if self.padding else self.row.num_written", "return self.row.num_written", ROWS),
+    Mutation("every rank gets as many rows", "pipeline/training/batching.py",
+             "return [*rows, *[copy] * (-len(rows) % multiple)]", "return [*rows]", ROWS),
+    Mutation("what is carried into a new row is not trained again", "pipeline/environments/conversation.py",
+             "[False] * (len(self.tokens) - len(self.written))", "[True] * (len(self.tokens) - len(self.written))",
+             TURNS),
+    Mutation("a turn begins only with room for a reply", "pipeline/environments/conversation.py",
+             "return self._window is None or length + self._reserve <= self._window.max_context_tokens",
+             "return True", TURNS),
+    Mutation("no step loses what nothing replaces", "pipeline/dropping.py",
+             "return policy.whole_steps and group.step is not None and _spare(state, policy, group) is None",
+             "return False", SHORT),
 )  # fmt: skip
 
 

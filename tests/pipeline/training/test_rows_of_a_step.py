@@ -11,6 +11,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rollog.pipeline.rollout_codec import decode, encode
 from rollog.pipeline.rollouts import GroupRollouts, Rollout, Row, Span
 from rollog.pipeline.training.batching import BatchShape, MicroBatch, TrainRow, blocks, micro_batches, shard
 from rollog.pipeline.training.grpo_loss import LossSettings
@@ -157,3 +158,19 @@ def test_the_order_of_groups_and_of_rollouts_and_the_padding_change_nothing(
         other = gradient(model_folder, turned, shape)
         largest = max(float(tensor.abs().max()) for tensor in plain.values())
         assert max(float((plain[name] - other[name]).abs().max()) for name in plain) < 1e-5 * largest
+
+
+def test_a_group_with_several_rows_is_trained_after_its_blob_was_read_again(
+    model_folder: Path, random_group: GroupMaker
+) -> None:
+    """B31, NVIDIA-NeMo/RL#4200: rollouts of 1, 3, 2 and 1 rows, one reward each, padding that is not trained."""
+    group = random_group(0, rows=(1, 3, 2, 1))
+    restored = decode(encode(group))
+    shape = BatchShape(micro_batch=4, logprob_batch=4, block_per_group=True)
+    (block,) = blocks([restored], shape)
+
+    assert restored == group
+    assert (restored.row_counts, len(restored.rewards)) == ((1, 3, 2, 1), 4)
+    assert [row.padding for row in block] == [False] * 7 + [True]
+    before, after = gradient(model_folder, [group], shape), gradient(model_folder, [restored], shape)
+    assert all(torch.equal(before[name], after[name]) for name in before)
