@@ -132,6 +132,9 @@ class LocalLauncher:
             for name in wanted:
                 if self._generators[name].process is None:
                     self._start_generator(self._generators[name])
+        for slot in (*self._ranks, *self._generators.values()):  # last: a start on a cluster can take its time
+            if slot.process is not None and slot.name not in state.workers:
+                self._vouch(slot, slot.process)
         return gone
 
     def end(self, worker: str) -> None:
@@ -174,8 +177,6 @@ class LocalLauncher:
         if process.alive():
             if slot.name in state.workers:
                 slot.deaths = 0
-            else:
-                self._vouch(slot, process)
             return
         reason = process.ending()
         if "exit code" in reason:  # it ended by itself, and its log's last line says of what
