@@ -148,6 +148,10 @@ def _read_description(path: Path) -> dict[str, Any]:
         description: dict[str, Any] = json.loads(path.read_bytes())
         if description["format"] != FORMAT:
             raise CheckpointError(f"{path} has format {description['format']}; this rollog reads {FORMAT}")
+        if "engine" in description:
+            raise CheckpointError(
+                f"{path} was written by training.engine={description['engine']}; go on with that engine"
+            )
         if not {"version", "groups", "random"} <= description.keys():
             raise CheckpointError(f"{path} is incomplete; use an older checkpoint")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:

@@ -8,6 +8,7 @@ Rule 1: each rank writes the whole tensors of its share of the parameters, under
 of any other number of ranks, cut in any other way, reads them.
 Rule 2: the learning rate follows from the version, and nothing is drawn: no scheduler and no random state is saved.
 Rule 3: anything missing or of another shape is an error; nothing is filled in.
+Rule 4: what the torch engine wrote is read too: its tensors have the same names. A fork may change the engine.
 """
 
 import json
@@ -28,6 +29,7 @@ from rollog.pipeline.training.tensor_folder import TensorFolder, shard_name, wri
 from rollog.pipeline.training.weights import write_tensors
 
 FORMAT: Final = 1
+ENGINE: Final = "megatron"
 
 
 def write_shards(folder: Path, trainer: MegatronTrainer, group: RankGroup) -> None:
@@ -54,7 +56,7 @@ def complete(folder: Path, trainer: MegatronTrainer, group: RankGroup) -> None:
     write_index(folder / MODEL_FOLDER, "model")
     description = {
         "format": FORMAT,
-        "engine": "megatron",
+        "engine": ENGINE,
         "version": trainer.version,
         "steps": trainer.mover.steps,
         "ranks": group.seat.ranks,
@@ -67,13 +69,19 @@ def read(folder: Path, trainer: MegatronTrainer) -> None:
     description = _read_description(folder / TRAINER_FILE)
     trainer.model.load(TensorFolder(folder / MODEL_FOLDER, "model"))
     state = TensorFolder(folder, "optimizer")
-    for layout, parameter in trainer.model.parameters if description["steps"] else ():
+    steps = description["steps"] if description.get("engine") == ENGINE else _steps_of_torch(state)
+    for layout, parameter in trainer.model.parameters if steps else ():
         means = {which: trainer.model.part(layout, state, f"/{which}") for which in MEANS}
         for which, mean in means.items():
             if mean.shape != parameter.shape:
                 raise CheckpointError(f"{folder} has {which} of {layout.sources[0]} in shape {list(mean.shape)}")
-        trainer.mover.restore(parameter, means, description["steps"])
+        trainer.mover.restore(parameter, means, steps)
     trainer.version = description["version"]
+
+
+def _steps_of_torch(state: TensorFolder) -> int:
+    """How often the torch engine's optimizer has stepped."""
+    return max((int(state[name]) for name in state if name.endswith("/step")), default=0)
 
 
 def _share(trainer: MegatronTrainer, group: RankGroup, value: PerParameter, suffix: str) -> dict[str, torch.Tensor]:
@@ -89,10 +97,10 @@ def _share(trainer: MegatronTrainer, group: RankGroup, value: PerParameter, suff
 def _read_description(path: Path) -> dict[str, Any]:
     try:
         description: dict[str, Any] = json.loads(path.read_bytes())
-        found = (description["format"], description.get("engine"))
-        if found != (FORMAT, "megatron"):
-            raise CheckpointError(f"{path} is of (format, engine) {found}; this engine reads {(FORMAT, 'megatron')}")
-        if not all(type(description[name]) is int for name in ("version", "steps")):
+        if description["format"] != FORMAT:
+            raise CheckpointError(f"{path} has format {description['format']}; this rollog reads {FORMAT}")
+        needed = ("version", "steps") if description.get("engine") == ENGINE else ("version",)
+        if not all(type(description[name]) is int for name in needed):
             raise CheckpointError(f"{path} is incomplete; use an older checkpoint")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}); use an older checkpoint") from error

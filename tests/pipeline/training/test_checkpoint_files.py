@@ -108,6 +108,7 @@ def damage_json(folder: Path, **changes: Any) -> None:
         (lambda folder: (folder / "trainer.json").unlink(), CheckpointError, "cannot be read"),
         (lambda folder: (folder / "trainer.json").write_text("{"), CheckpointError, "cannot be read"),
         (lambda folder: damage_json(folder, format=9), CheckpointError, "format 9"),
+        (lambda folder: damage_json(folder, engine="megatron"), CheckpointError, r"by training\.engine=megatron"),
         (lambda folder: damage_json(folder, groups=[]), CheckpointError, "groups other parameters"),
         (lambda folder: (folder / "optimizer.safetensors").unlink(), WeightsError, "does not exist"),
         (lambda folder: (folder / "optimizer.safetensors").write_bytes(b"12345678"), WeightsError, "no safetensors"),
