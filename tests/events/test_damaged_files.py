@@ -157,10 +157,12 @@ def test_60_single_flipped_bits_load_right_or_are_refused(
         bit = rng.randrange(8 * len(data))
         data[bit // 8] ^= 1 << (bit % 8)
         copy.write_bytes(data)
-        seen[load(folder, written, serve, writer, log_of)] += 1
-        if is_running(folder):
-            kill(folder)
-        shutil.rmtree(folder)
+        try:
+            seen[load(folder, written, serve, writer, log_of)] += 1
+        finally:
+            if is_running(folder):
+                kill(folder)
+            shutil.rmtree(folder)
     assert seen.total() == 60
     assert not [outcome for outcome in seen if outcome.startswith("no advice")]
     assert seen["CorruptEntry"] > 5
