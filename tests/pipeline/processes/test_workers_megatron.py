@@ -135,7 +135,12 @@ def test_a_run_goes_on_with_another_number_of_ranks(megatron_scene):
     scene.start()
     scene.wait_for(lambda state: state.version >= 3)
     stop = subprocess.run(
-        [*ROLLOG, "stop", "demo", "--within-s", "0"], cwd=scene.folder, capture_output=True, text=True, timeout=900, check=False
+        [*ROLLOG, "stop", "demo", "--within-s", "0"],
+        cwd=scene.folder,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
     )
     assert stop.returncode == 0, stop.stderr
     (scene.folder / "go").touch()
