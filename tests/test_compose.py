@@ -18,14 +18,14 @@ FILE = ROOT / "docker-compose.yml"
 PASSWORD = "a-password-for-tests"
 
 
-def compose_config(tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def compose_config(tmp_path: Path, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
     binary = shutil.which("docker-compose")
     if binary is None and os.environ.get("CI") != "true":
         pytest.skip("docker-compose is not installed")
     assert binary is not None, "docker-compose is missing; .ci/run installs it"
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("REDIS_")}
     return subprocess.run(
-        [binary, "-f", str(FILE), "--project-directory", str(tmp_path), "config"],
+        [binary, "-f", str(FILE), "--project-directory", str(tmp_path), *options, "config"],
         env=inherited | environment,
         capture_output=True,
         text=True,
@@ -42,6 +42,28 @@ def test_docker_compose_accepts_the_file_and_keeps_the_port_on_loopback(tmp_path
     assert [port.startswith("127.0.0.1:") for port in service["ports"]] == [True]
     assert service["healthcheck"]["test"]
     assert service["volumes"] == ["redis-data:/data:rw"]
+
+
+def test_a_run_in_containers_has_its_gpus_apart_and_gets_the_password_in_the_environment(tmp_path: Path) -> None:
+    done = compose_config(tmp_path, "--profile", "gpu", REDIS_PASSWORD=PASSWORD)
+
+    assert done.returncode == 0, done.stderr
+    services = yaml.safe_load(done.stdout)["services"]
+    assert services.keys() == {"redis", "controller", "generator", "trainer"}
+    devices = {
+        name: services[name]["deploy"]["resources"]["reservations"]["devices"][0]["device_ids"]
+        for name in ("generator", "trainer")
+    }
+    assert not set(devices["generator"]) & set(devices["trainer"])
+    for name in ("controller", "generator", "trainer"):
+        assert services[name]["environment"]["ROLLOG_REDIS_URL"] == f"redis://:{PASSWORD}@redis:6379/0"
+        assert not any(PASSWORD in word for word in services[name]["command"])
+
+
+def test_the_services_with_gpus_start_only_when_they_are_asked_for(tmp_path: Path) -> None:
+    services = yaml.safe_load(compose_config(tmp_path, REDIS_PASSWORD=PASSWORD).stdout)["services"]
+
+    assert [name for name, service in services.items() if service.get("profiles") != ["gpu"]] == ["redis"]
 
 
 def test_without_a_password_docker_compose_says_what_to_set(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from scene import TESTS
 
 pytestmark = [
     pytest.mark.long,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(
         importlib.util.find_spec("ray") is None, reason="ray is not installed; make test-long installs it"
     ),
@@ -35,11 +35,11 @@ def nodes():
 @pytest.fixture
 def cluster_scene(scene, nodes):
     """A run without an end on the cluster."""
-    scene.within_s = 120.0
+    scene.within_s = 200.0
     scene.environment |= {"RAY_ADDRESS": nodes.address}
     scene.settings |= {"launch": "ray"}
     scene.settings["data"]["epochs"] = 10_000
-    scene.settings["flow"] |= {"lease_s": 3.0, "worker_orphan_s": 60.0}
+    scene.settings["flow"] |= {"lease_s": 8.0, "worker_orphan_s": 120.0}
     del scene.settings["grpo"]["max_steps"]
     return scene
 
