@@ -118,8 +118,8 @@ MUTATIONS: Final = (
     Mutation("the newest checkpoint at or below the version", "pipeline/decisions.py",
              "if oldest <= checkpoint.version <= state.version]", "if oldest <= checkpoint.version]"),
     Mutation("a finished spare repays", "pipeline/decisions.py",
-             "    return (commit,) if group.loan is None else (commit, Repay(loan=group.loan, prompt=group.prompt))",
-             "    return (commit,)"),
+             "    repaid = () if group.loan is None else (Repay(loan=group.loan, prompt=group.prompt),)",
+             "    repaid = ()"),
     # scheduling
     Mutation("steps take groups only when v = filling = standing", "pipeline/scheduling.py",
              "    settled = state.version == state.filling == state.standing",
