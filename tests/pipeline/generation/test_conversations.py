@@ -153,15 +153,23 @@ def test_every_rollout_is_one_row_of_all_its_turns_without_compaction(playing: P
     assert group.born == group.done == 0
 
 
-def test_log_probabilities_are_those_of_the_row_as_it_stands(playing: Playing, model_folder: Path) -> None:
+@pytest.mark.parametrize(
+    "window",
+    [
+        Window(max_context_tokens=14, keep_tokens=9),
+        Window(max_context_tokens=18, keep_tokens=9, summary_prompt="9"),
+    ],
+)
+def test_log_probabilities_are_those_of_the_row_as_it_stands(
+    playing: Playing, model_folder: Path, window: Window
+) -> None:
     """What the trainer computes from a row is what the model saw: no turn was cut, padded or encoded again."""
-    window = Window(max_context_tokens=14, keep_tokens=9)
     (group,) = made(playing(Playhouse(turns=5), window=window), order())
     model = load_model(model_folder).eval()
 
     assert group.num_rows > group.num_rollouts
     for row in group.rows:
-        assert len(row.tokens) <= 14
+        assert len(row.tokens) <= window.max_context_tokens
         with torch.no_grad():
             found = token_logprobs(model, torch.from_numpy(row.tokens[None].astype("int64")), Forward())[0].numpy()
         assert abs(found - row.logprobs[1:])[row.written[1:]].max() < 1e-4
