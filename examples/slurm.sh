@@ -32,7 +32,8 @@ mkdir -p "log-of-$RUN"
 [ -s "log-of-$RUN/password" ] || openssl rand -hex 24 >"log-of-$RUN/password"
 password=$(<"log-of-$RUN/password")
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-export ROLLOG_REDIS_URL="redis://:$password@$head:$REDIS_PORT/0" RAY_AUTH_TOKEN=$password RAY_USAGE_STATS_ENABLED=0
+export ROLLOG_REDIS_URL="redis://:$password@$head:$REDIS_PORT/0" RAY_AUTH_MODE=token RAY_AUTH_TOKEN=$password
+export RAY_USAGE_STATS_ENABLED=0
 
 # The log's server: this script runs on the first node. Its configuration comes over standard input, so the password is
 # in no process list. Its data lies in the shared folder and outlives the job.
@@ -48,10 +49,11 @@ save ""
 auto-aof-rewrite-percentage 0
 SERVER
 server_pid=$!
-trap 'kill "$server_pid" 2>/dev/null || true' EXIT
+trap 'kill "$server_pid" $(jobs -p) 2>/dev/null || true' EXIT
 
 # The cluster: one task on each node, the head on this one.
 srun --nodes=1 --ntasks=1 --nodelist="$head" ray start --head --port="$RAY_PORT" --block &
+head_pid=$!
 if [ "$SLURM_JOB_NUM_NODES" -gt 1 ]; then
     srun --nodes=$((SLURM_JOB_NUM_NODES - 1)) --exclude="$head" ray start --address="$head:$RAY_PORT" --block &
 fi
@@ -62,6 +64,7 @@ ray.init(log_to_driver=False)
 sys.exit(sum(node["Alive"] for node in ray.nodes()) < int(sys.argv[1]))
 NODES
 do
+    kill -0 "$server_pid" && kill -0 "$head_pid"   # or this job ends here
     sleep 5
 done
 

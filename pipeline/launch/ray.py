@@ -254,7 +254,10 @@ def _connect(num_workers: int) -> None:
             ray.init(address="local", num_cpus=cpus, include_dashboard=False, object_store_memory=store, **common)
     except (ConnectionError, RuntimeError, ValueError) as error:
         where = f"{ADDRESS_VARIABLE}={address}" if address else "this machine"
-        raise NoCluster(f"{where}: no Ray cluster ({_last_line(error)}). Start one with `ray start --head`.") from error
+        raise NoCluster(
+            f"{where}: no Ray cluster ({_last_line(error)}). Start one with `ray start --head`; one that is there may "
+            f"want its token (RAY_AUTH_MODE=token RAY_AUTH_TOKEN=...)."
+        ) from error
     finally:
         signal.signal(signal.SIGTERM, handler)
 
