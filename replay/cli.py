@@ -1,4 +1,4 @@
-"""The verbs that read: ``log``, ``show``, ``state``, ``status``, ``verify``, ``why``.
+"""The verbs that read: ``log``, ``show``, ``state``, ``status``, ``coverage``, ``verify``, ``why``.
 
 Rule 1: they work on a running run, on one that ended and after a crash, and never disturb any.
 Rule 2: data on stdout, messages on stderr; ``-q`` leaves the messages out, ``-v`` says what was opened.
@@ -18,6 +18,7 @@ import typer
 from rollog.events.codec import event_to_plain
 from rollog.events.log import Entry
 from rollog.events.redis_reader import RedisReader
+from rollog.replay import coverage as coverages
 from rollog.replay import options, screens
 from rollog.replay.exit_codes import NO, mendable
 from rollog.replay.lineage import parse_subject, why_screen
@@ -39,7 +40,7 @@ FOLLOW_BLOCK_S: Final = 1.0
 
 def register(app: typer.Typer) -> None:
     """Put the reading verbs into ``app``."""
-    for verb in (log, show, state, status, verify, why):
+    for verb in (log, show, state, status, coverage, verify, why):
         app.command()(verb)
 
 
@@ -164,6 +165,30 @@ def status(
         model = status_model(*timeline.tallied(0 if empty else timeline.offset(moment)))
     _answer(model, map(printable, screens.status_screen(model)), output, json)
     if stalled(model):
+        raise typer.Exit(NO)
+
+
+@mendable()
+def coverage(
+    run: options.Run = "",
+    fail_under: options.FailUnder = None,
+    file: options.LogFile = None,
+    redis: options.Redis = None,
+    output: options.Output = Format.TABLE,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    no_color: options.NoColor = False,
+) -> None:
+    """What became of the prompts of every epoch, and how many rows training them took."""
+    source = Source(run=run, log=file, redis=redis)
+    moment = source.moment()
+    with opened(source) as timeline:
+        options.say(f"reading {timeline.log!r}", verbose, quiet)
+        empty = timeline.log.head().offset == 0
+        model = coverages.coverage(() if empty else timeline.log.read(1, timeline.offset(moment)))
+    _answer(model, map(printable, coverages.screen(model)), output, json, rows="epochs")
+    if fail_under is not None and (model["coverage"] is None or model["coverage"] < fail_under):
         raise typer.Exit(NO)
 
 

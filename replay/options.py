@@ -48,6 +48,9 @@ Prompt = Annotated[int | None, typer.Option("--prompt", metavar="ORDINAL", help=
 Step = Annotated[int | None, typer.Option("--step", metavar="STEP", help="only what names this step")]
 Where = Annotated[list[str] | None, typer.Option("--where", metavar="FIELD=VALUE", help="also !=, <, <=, >, >=")]
 FromScratch = Annotated[bool, typer.Option("--from-scratch", help="do not look at the saved states")]
+FailUnder = Annotated[
+    float | None, typer.Option(min=0, max=100, metavar="PERCENT", help="exit 1 when the coverage is below it")
+]
 Follow = Annotated[bool, typer.Option("-f", "--follow", help="go on with what comes, until Ctrl-C")]
 Reverse = Annotated[bool, typer.Option("--reverse", help="newest first")]
 Path_ = Annotated[str | None, typer.Option("--path", metavar="PATH", help="a part: buffer, settings.grpo, groups.17")]
