@@ -8,6 +8,7 @@ JOBS is a JSON list; each of its jobs has a rendezvous of its own, and the ranks
 import json
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -22,12 +23,18 @@ from rollog.pipeline.training.rank_group import RankGroup, Seat
 from rollog.pipeline.training.weights import write_tensors
 
 
-def settings(*, ranks: int = 1, kl: float = 0.0, max_grad_norm: float = math.inf) -> TrainerSettings:
-    """Those of both trainers that are compared. A constant rate: a step moves a weight by what its gradient says."""
+def settings(
+    *, ranks: int = 1, kl: float = 0.0, max_grad_norm: float = math.inf, by_group: bool = False
+) -> TrainerSettings:
+    """Those of both trainers that are compared. A constant rate: a step moves a weight by what its gradient says.
+
+    `by_group`: a block is one group and filled up to a multiple of four rows, whatever `ranks` is (one or two).
+    """
+    shape = BatchShape(micro_batch=2, logprob_batch=4, ranks=ranks)
     return TrainerSettings(
         max_steps=100,
         temperature=0.8,
-        shape=BatchShape(micro_batch=2, logprob_batch=4, ranks=ranks),
+        shape=replace(shape, logprob_batch=4 // ranks, block_per_group=True) if by_group else shape,
         loss=LossSettings(kl=kl, importance_cap=2.0),
         optimizer=OptimizerSettings(
             lr=1e-3, warmup_steps=0, decay="constant", weight_decay=0.01, max_grad_norm=max_grad_norm
@@ -49,7 +56,7 @@ def train(job: dict, rank: int) -> None:
     from rollog.pipeline.training import megatron_checkpoint
     from rollog.pipeline.training.megatron_trainer import MegatronTrainer
 
-    told = settings(ranks=group.data_size, kl=job["kl"], max_grad_norm=job["max_grad_norm"])
+    told = settings(ranks=group.data_size, kl=job["kl"], max_grad_norm=job["max_grad_norm"], by_group=job["by_group"])
     trainer = MegatronTrainer(Path(job["model"]), told, group, weights=Path(job["weights"]))
     if job["begin"]:
         megatron_checkpoint.read(Path(job["begin"]), trainer)

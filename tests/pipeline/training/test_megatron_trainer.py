@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,9 @@ import torch
 
 import megatron_ranks
 from megatron_ranks import facts_of, settings
-from rollog.pipeline.rollout_codec import encode
+from rollog.pipeline.rollout_codec import decode, encode
 from rollog.pipeline.rollouts import GroupRollouts
+from rollog.pipeline.training.batching import BatchShape
 from rollog.pipeline.training.models import load_model
 from rollog.pipeline.training.tensor_folder import TensorFolder
 from rollog.pipeline.training.torch_trainer import TorchTrainer
@@ -36,6 +37,8 @@ CUTS = {"alone": (1, 1), "dp2": (2, 1), "tp2": (2, 2)}
 SHARED = ("dp2", "tp2")
 ONE_GPU = torch.cuda.device_count() == 1
 FAMILIES = ("qwen3", "qwen2", "llama")
+# Rows of the rollouts of each group of a step: 13 rows of 6 rollouts, and 3 of padding when blocks are of 4.
+SEVERAL = ((1, 3), (2, 5), (1, 1))
 TOKENS = [[10, 3, 11, 4, 12, 0, 7, 9], [10, 9, 11, 0, 12, 5, 1, 2]]
 
 
@@ -50,6 +53,7 @@ class Job:
     tensor: int = 1
     kl: float = 0.0
     max_grad_norm: float = math.inf
+    by_group: bool = False
     begin: str = ""
     tokens: list[list[int]] = field(default_factory=list)
     steps: list[list[str]] = field(default_factory=list)
@@ -96,7 +100,6 @@ class Outcome:
 
     root: Path
     models: dict[str, Path]
-    steps: list[list[GroupRollouts]]
     jobs: dict[str, Job]
 
     def facts(self, job: str, rank: int = 0) -> list[list[float]]:
@@ -106,22 +109,28 @@ class Outcome:
     def weights(self, job: str) -> dict[str, torch.Tensor]:
         return safetensors.torch.load_file(self.root / job / "weights.safetensors")
 
-    def by_torch(self, job: str) -> tuple[list[list[float]], dict[str, torch.Tensor]]:
-        """Facts of every step and final weights of the torch trainer under this job's settings."""
-
+    def by_torch(self, job: str, shape: BatchShape | None = None) -> tuple[list[list[float]], dict[str, torch.Tensor]]:
+        """Facts of every step and final weights of the torch trainer under this job's settings, or cut as `shape`."""
         told = self.jobs[job]
         model = load_model(Path(told.model))
+        own = settings(kl=told.kl, max_grad_norm=told.max_grad_norm, by_group=told.by_group)
         trainer = TorchTrainer(
             model,
-            settings(kl=told.kl, max_grad_norm=told.max_grad_norm),
+            own if shape is None else replace(own, shape=shape),
             reference=load_model(Path(told.model)) if told.kl else None,
             weights=Path(told.weights),
         )
         facts = []
-        for groups in self.steps[: len(told.steps)]:
-            trainer.accumulate(groups)
+        for paths in told.steps:
+            trainer.accumulate([decode(Path(path).read_bytes()) for path in paths])
             facts.append(facts_of(trainer.close_step()))
         return facts, {name: tensor.detach() for name, tensor in model.named_parameters()}
+
+
+def write(root: Path, group: GroupRollouts) -> str:
+    path = root / f"group-{group.prompt}"
+    path.write_bytes(encode(group))
+    return str(path)
 
 
 def run(jobs: list[Job], root: Path) -> None:
@@ -158,10 +167,12 @@ def outcome(
     for family, folder in models.items():
         publish(load_model(folder), 0, root / f"weights-{family}")
     steps = [[random_group(4 * step + at, rows=(1, 1, 2)) for at in range(4)] for step in range(STEPS)]
-    files = [[str(root / f"group-{group.prompt}") for group in groups] for groups in steps]
-    for groups, paths in zip(steps, files, strict=True):
-        for group, path in zip(groups, paths, strict=True):
-            Path(path).write_bytes(encode(group))
+    several = [
+        [random_group(100 + 3 * step + at, rows=rows) for at, rows in enumerate(SEVERAL)] for step in range(STEPS)
+    ]
+    files, files_of_several = (
+        [[write(root, group) for group in groups] for groups in each] for each in (steps, several)
+    )
     jobs = {}
     for family in FAMILIES:
         for cut, (ranks, tensor) in CUTS.items():
@@ -177,8 +188,13 @@ def outcome(
                 kl=0.1 if family == "llama" else 0.0,
                 max_grad_norm=0.5 if family == "qwen2" else math.inf,
             )
+    same = {"model": str(model_folder), "weights": str(root / "weights-qwen3")}
+    for cut, (ranks, tensor) in CUTS.items():
+        name = f"several-{cut}"
+        jobs[name] = Job(
+            out=str(root / name), ranks=ranks, tensor=tensor, kl=0.1, by_group=True, steps=files_of_several, **same
+        )
     for cut in SHARED:
-        same = {"model": str(model_folder), "weights": str(root / "weights-qwen3")}
         saved = str(root / f"checkpoint-{cut}")
         jobs[f"half-{cut}"] = Job(
             out=str(root / f"half-{cut}"), tensor=CUTS[cut][1], steps=files[:3], checkpoint=saved, **same
@@ -196,7 +212,7 @@ def outcome(
     if ONE_GPU:
         jobs = {name: job for name, job in jobs.items() if job.ranks == 1 and not job.begin}
     run(list(jobs.values()), root)
-    return Outcome(root=root, models=models, steps=steps, jobs=jobs)
+    return Outcome(root=root, models=models, jobs=jobs)
 
 
 def cuts(names: Iterable[str]) -> list[Any]:
@@ -227,14 +243,10 @@ def test_logits_are_those_of_the_hugging_face_model(outcome: Outcome, family: st
     assert difference <= 1e-4
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("cut", cuts(CUTS))
-def test_five_steps_are_those_of_the_torch_trainer(outcome: Outcome, family: str, cut: str) -> None:
-    job = f"{family}-{cut}"
-    facts, weights = outcome.by_torch(job)
-
+def check_alike(outcome: Outcome, job: str, facts: list[list[float]], weights: dict[str, torch.Tensor]) -> None:
+    """The job's steps and weights are these, which the torch trainer made of the same groups."""
     found = outcome.facts(job)
-    assert found == outcome.facts(job, rank=CUTS[cut][0] - 1)  # all ranks know the same
+    assert found == outcome.facts(job, rank=outcome.jobs[job].ranks - 1)  # all ranks know the same
     for (loss, norm, tokens, rows, _, *gap), (their_loss, their_norm, their_tokens, their_rows, _, *their_gap) in zip(
         found, facts, strict=True
     ):
@@ -244,14 +256,39 @@ def test_five_steps_are_those_of_the_torch_trainer(outcome: Outcome, family: str
         assert gap == pytest.approx(their_gap, rel=1e-3)
     found_weights = outcome.weights(job)
     difference = largest_difference(found_weights, weights)
-    start = {name: tensor.detach() for name, tensor in load_model(outcome.models[family]).named_parameters()}
+    start = {name: tensor.detach() for name, tensor in load_model(Path(outcome.jobs[job].model)).named_parameters()}
     moved = largest_difference(weights, start)
-    losses = max(abs(one[0] - other[0]) for one, other in zip(found, facts, strict=True))
-    print(f"{job}: losses differ by {losses:.1e}, weights, which moved by {moved:.1e}, by {difference:.1e}")
+    losses, norms = (max(abs(one[at] - other[at]) for one, other in zip(found, facts, strict=True)) for at in (0, 1))
+    print(
+        f"{job}: losses differ by {losses:.1e}, gradient norms of up to {max(each[1] for each in facts):.2f} by "
+        f"{norms:.1e}, weights, which moved by {moved:.1e}, by {difference:.1e}"
+    )
     # AdamW makes a full step of a gradient that is nearly zero, so rounding alone moves a few weights visibly.
     assert difference <= moved / 20
     apart = sum(float((found_weights[name] - tensor).abs().sum()) for name, tensor in weights.items())
     assert apart / sum(tensor.numel() for tensor in weights.values()) <= 1e-6
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("cut", cuts(CUTS))
+def test_five_steps_are_those_of_the_torch_trainer(outcome: Outcome, family: str, cut: str) -> None:
+    check_alike(outcome, f"{family}-{cut}", *outcome.by_torch(f"{family}-{cut}"))
+
+
+@pytest.mark.parametrize("cut", cuts(CUTS))
+def test_rollouts_of_several_rows_are_trained_as_by_the_torch_trainer_with_and_without_padding(
+    outcome: Outcome, cut: str
+) -> None:
+    """Rows 1+3, 2+5 and 1+1 in blocks of 4: 4, 8 and 4 rows, 13 real and 3 padding, on one rank as on two."""
+    job = f"several-{cut}"
+    padded = outcome.by_torch(job)
+    unpadded = outcome.by_torch(job, BatchShape(micro_batch=1, logprob_batch=1, block_per_group=True))
+
+    assert [facts[3:5] for facts in padded[0]] == [[13, 3]] * STEPS
+    assert [facts[3:5] for facts in unpadded[0]] == [[13, 0]] * STEPS
+    assert [facts[3:5] for facts in outcome.facts(job)] == [[13, 3]] * STEPS
+    check_alike(outcome, job, *padded)
+    check_alike(outcome, job, *unpadded)
 
 
 @pytest.mark.parametrize("cut", cuts(SHARED))
