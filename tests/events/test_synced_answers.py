@@ -54,7 +54,7 @@ def calls(trace: Path) -> Iterator[tuple[str, str, str, str, str]]:
     """``(when, call, file, text, result)``: when it began and when it ended; threads are told apart."""
     begun: dict[str, tuple[str, str, str]] = {}
     for line in trace.read_text().splitlines():
-        if began := re.match(r"(\d+) (\w+)\(\d+<(.*?)>(.*)", line):
+        if began := re.match(r"(\d+) +(\w+)\(\d+<(.*?)>(.*)", line):
             thread, call, file, text = began.groups()
             begun[thread] = (call, file, text)
             yield "began", call, file, text, ""

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
+from children import children
 from rollog.events.vocabulary import FailureKind
 from rollog.pipeline.environments.environment_child import Asked, Broken, EnvironmentChild, Played, Said
 from rollog.pipeline.environments.multi_turn import blame, resolve
@@ -290,8 +290,7 @@ def test_an_unusable_environment_is_refused_before_the_run_begins(tmp_path: Path
 
 def test_the_child_ends_with_its_user(playing: Playing) -> None:
     child = playing(GUESSES)
-    ours = [each for each in psutil.Process().children() if "environment_process" in " ".join(each.cmdline())]
-    assert len(ours) == 1
+    (ours,) = children("environment_process")
     child.close()
 
-    assert not ours[0].is_running()
+    assert not ours.is_running()

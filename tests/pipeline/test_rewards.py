@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from children import children
 from rollog.events.vocabulary import FailureKind
 from rollog.pipeline.environments.reward_child import RewardChild, Sample
 from rollog.pipeline.environments.rewards import exact, math_verify, reasoning_gym, resolve, share_of_right_positions
@@ -236,7 +237,7 @@ def test_a_child_killed_between_two_groups_costs_nothing() -> None:
 def test_a_reward_that_cannot_be_used_is_refused_at_the_start() -> None:
     with pytest.raises(PlanError, match="no module named no_such_module"):
         RewardChild("no_such_module:f", timeout_s=20).start()
-    assert reward_children() == []
+    assert children("reward_process") == []
 
 
 def test_nothing_of_a_closed_child_is_left(tmp_path: Path) -> None:
@@ -249,7 +250,7 @@ def test_nothing_of_a_closed_child_is_left(tmp_path: Path) -> None:
         (grandchild,) = child.score([sample("x")])
         sleeper = psutil.Process(int(grandchild))
         assert sleeper.is_running()
-    assert reward_children() == []
+    assert children("reward_process") == []
     _, left = psutil.wait_procs([sleeper], timeout=2)
     assert all(process.status() == psutil.STATUS_ZOMBIE for process in left)
 
@@ -272,18 +273,8 @@ def test_the_child_ends_with_its_parent_even_when_it_hangs(tmp_path: Path) -> No
     assert alive == []
 
 
-def reward_children() -> list[psutil.Process]:
-    """The reward processes of this one; other tests may have left other children."""
-    found = []
-    for child in psutil.Process().children():
-        with suppress(psutil.Error):  # one that is gone already, and waits to be noticed
-            if any("reward_process" in word for word in child.cmdline()):
-                found.append(child)
-    return found
-
-
 def only_child() -> psutil.Process:
-    (process,) = reward_children()
+    (process,) = children("reward_process")
     return process
 
 
