@@ -29,6 +29,8 @@ SEED ?= 0
 ENGINE ?= torch
 # Two cores are enough for everything here; more threads per process would only fight for them.
 export OMP_NUM_THREADS ?= 1
+# Two test files at a time: tests wait much for processes, and those of one file share what it sets up.
+TWO_FILES := -n 2 --dist loadfile
 
 .PHONY: help quickstart turns test lint types unit test-long kill-test soak mutate history simulate smollm2 clean
 
@@ -57,11 +59,10 @@ types: $(VENV)/.dev build/typing/rollog
 	@$(VENV)/bin/mypy
 
 unit: $(VENV)/.dev
-	@$(PY) -m pytest -m "not long"
+	@$(PY) -m pytest -m "not long" $(TWO_FILES)
 
-# One file a process: the processes of one test wait much, and share what a file sets up.
 test-long: $(VENV)/.engines
-	@$(PY) -m pytest -m long -n 2 --dist loadfile --durations 30
+	@$(PY) -m pytest -m long --durations 30 $(TWO_FILES)
 
 # Takes one rule out at a time: the tests must go red for each. MUTATE="words" picks some.
 mutate: $(VENV)/.dev
