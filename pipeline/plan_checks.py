@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 BITWISE_ENGINES: Final = frozenset({"torch"})
 """Engines and trainers that give the same bits for the same rows: what ``determinism: pinned`` may be built on."""
 
-LATER: Final[Mapping[str, tuple[frozenset[Any], str]]] = {
-    "generation.transfer": (frozenset({"nccl", "ipc"}), "folder"),
-    "track.wandb": (frozenset({True}), "false"),
-    "track.tensorboard": (frozenset({True}), "false"),
-    "track.mlflow": (frozenset({True}), "false"),
+LATER: Final[Mapping[str, tuple[tuple[Any, ...], str]]] = {
+    "generation.transfer": (("nccl", "ipc"), "folder"),
+    "track.wandb": ((True,), "false"),
+    "track.tensorboard": ((True,), "false"),
+    "track.mlflow": ((True,), "false"),
 }
 """Setting -> (values that the interface promises and this release lacks, what to use instead).
 
