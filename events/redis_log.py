@@ -94,6 +94,7 @@ class RedisLog(RedisReader):
             except LostTail:
                 if self.log_id() is None or not self._accept_loss:
                     raise
+        self._insist(lambda: rewriting.leave_torn_block(self._connection))
         reply = self._answer(_OPEN, [self.keys.log, self.keys.meta], [
             nonce, nonce, FORMAT, GENESIS, 0 if mark is None else mark.epoch,
         ])  # fmt: skip
@@ -114,6 +115,7 @@ class RedisLog(RedisReader):
 
     def plant(self, head: Head, epoch: int, log_id: str) -> None:
         """Begin a log whose entries up to ``head`` lie in segments; the first pen's epoch is ``epoch`` + 1."""
+        self._insist(lambda: rewriting.leave_torn_block(self._connection))
         try:
             arguments: list[Argument] = [log_id, FORMAT, epoch, head.offset, head.digest]
             reply = self._insist(lambda: self._connection.run(_PLANT, [self.keys.log, self.keys.meta], arguments))

@@ -9,6 +9,7 @@ Rule 4: a folder is opened by the kind of server that wrote it, never by an olde
 Rule 5: the socket is bound relative to the folder, so that a long path does not matter.
 Rule 6: a full disk ends a server that syncs, and starting it again would only end it again: without room for some
         entries none is started for a writer. Reading needs no room.
+Rule 7: a server that ends at its start is started once more: it may have mended its files first (``rewriting``).
 """
 
 import fcntl
@@ -164,14 +165,16 @@ def _bring_up(
 
     The lock is tried again while waiting: the server that held it may have been ending.
     """
-    folder, child, deadline = _prepare(run_folder), None, clock() + START_WITHIN_S
+    folder, child, ended, deadline = _prepare(run_folder), None, 0, clock() + START_WITHIN_S
     try:
         while True:
             if child is None:
                 child = _launch_if_free(folder, binary, relaxed, max_memory_bytes)
             elif os.waitpid(child, os.WNOHANG)[0] != 0:
-                child = None
-                raise ServerRefused(f"the server of {run_folder} ended at its start: {last_words(run_folder)}")
+                child, ended = None, ended + 1
+                if ended > 1:
+                    raise ServerRefused(f"the server of {run_folder} ended at its start: {last_words(run_folder)}")
+                continue
             try:
                 with closing(Address.embedded(run_folder, "controller").connect()) as connection:
                     connection.call("PING")

@@ -13,6 +13,8 @@ from rollog.events.connection import Connection, ServerSaid
 from rollog.events.errors import ServerRefused
 
 OLDEST_VERSION: Final = (7, 0)
+TORN_BLOCKS_CUT_SINCE: Final = (9, 1)
+"""Of Valkey; no Redis does."""
 
 REQUIRED: Final = {
     "appendonly": "yes",
@@ -69,6 +71,11 @@ def server_info(connection: Connection, section: str = "default") -> dict[str, s
     """What INFO says in this section; the default one is most of them."""
     lines = _text(connection.call("INFO", section)).splitlines()
     return {key: value for key, colon, value in (line.partition(":") for line in lines) if colon}
+
+
+def cuts_torn_blocks(connection: Connection) -> bool:
+    """Whether the server, at its start, cuts off the whole of a block of commands that a kill has torn."""
+    return version_key(server_info(connection, "server").get("valkey_version", "")) >= TORN_BLOCKS_CUT_SINCE
 
 
 def _facts(info: dict[str, str]) -> ServerFacts:

@@ -23,6 +23,7 @@ CORE: Final = ("tests/pipeline/test_section9.py", "tests/pipeline/test_section9_
                "tests/test_conformance.py", "tests/pipeline/test_public_faults.py",
                "tests/pipeline/test_simulation.py")  # fmt: skip
 LOG: Final = ("tests/events",)
+TORN: Final = ("tests/events/test_torn_blocks.py",)
 DURABLE: Final = ("tests/events/test_synced_files.py",)
 ARCHIVE: Final = ("tests/pipeline/test_archivist.py",)
 CHECKPOINT: Final = ("tests/pipeline/training/test_served_checkpoint.py",)
@@ -53,6 +54,8 @@ MUTATIONS: Final = (
              "if (server.nonce, server.epoch) != (self._nonce, self._epoch):", "if False:", LOG),
     Mutation("previous digest checked at append", "events/append.lua",
              "if offset ~= head + 1 or ARGV[4] ~= meta[4] then", "if offset ~= head + 1 then", LOG),
+    Mutation("a torn block is left behind", "events/redis_log.py",
+             "self._insist(lambda: rewriting.leave_torn_block(self._connection))\n        reply", "reply", TORN),
     Mutation("digest checked at read", "events/codec.py",
              "if digest_of(previous, header, payload) != digest:", "if False:", LOG),
     Mutation("a message's digest is checked", "events/codec.py",

@@ -21,6 +21,7 @@ from rollog.events.reading import mark_of, open_reader
 from rollog.events.redis_log import RedisLog
 from rollog.events.server import is_running, start
 from rollog.events.vocabulary import Note
+from server_files import last_file
 
 
 @pytest.fixture
@@ -127,7 +128,7 @@ def test_a_file_that_may_not_grow_ends_the_server_and_a_new_one_goes_on(
     log = log_of(run_folder, revive=lambda: serve(run_folder))
     pen = writer(log)
     pen.say()
-    size = next((run_folder / "log" / "appendonlydir").glob("*.incr.aof")).stat().st_size
+    size = last_file(run_folder / "log" / "appendonlydir").stat().st_size
     assert signal.getsignal(signal.SIGXFSZ) is signal.SIG_IGN
     resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (size + 1_000, size + 1_000))
     window = pen.window(64)

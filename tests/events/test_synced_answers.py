@@ -131,19 +131,19 @@ def test_a_relaxed_server_is_seen_answering_first(
 def test_a_disk_that_fails_to_sync_acknowledges_nothing(
     run_folder: Path, tmp_path: Path, traced: Any, serve: Any, writer: Any, log_of: Any
 ) -> None:
-    """From the sixth sync on the disk answers with an error; the server ends rather than answer."""
-    start(run_folder, binary=traced("-e inject=fdatasync,fsync:error=EIO:when=6+"))
+    """From the sixteenth sync on the disk answers with an error; the server ends rather than answer."""
+    start(run_folder, binary=traced("-e inject=fdatasync,fsync:error=EIO:when=16+"))
     log, acknowledged, said = log_of(run_folder, answer_within_s=0.0), [], ""
     pen = writer(log)
     try:
-        while len(acknowledged) < 20:
+        while len(acknowledged) < 40:
             acknowledged.append(pen.say())
     except LogUncertain as error:
         said = str(error)
     ended(run_folder)
     assert re.search(r"no answer for entries .*server\.log may say why it ended", said)
     assert "fsync error" in (run_folder / "log" / "server.log").read_text()
-    assert 0 < len(acknowledged) < 20
+    assert 0 < len(acknowledged) < 40
     serve(run_folder)
     found = list(log.read())
     assert found[: len(acknowledged)] == acknowledged
