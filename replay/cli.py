@@ -1,4 +1,4 @@
-"""The verbs that read: ``log``, ``show``, ``state``, ``status``, ``coverage``, ``verify``, ``why``.
+"""The verbs that read: ``log``, ``show``, ``state``, ``status``, ``coverage``, ``report``, ``verify``, ``why``.
 
 Rule 1: they work on a running run, on one that ended and after a crash, and never disturb any.
 Rule 2: data on stdout, messages on stderr; ``-q`` leaves the messages out, ``-v`` says what was opened.
@@ -11,6 +11,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import typer
@@ -20,6 +21,7 @@ from rollog.events.log import Entry
 from rollog.events.redis_reader import RedisReader
 from rollog.replay import coverage as coverages
 from rollog.replay import options, screens
+from rollog.replay import report as reports
 from rollog.replay.exit_codes import NO, mendable
 from rollog.replay.lineage import parse_subject, why_screen
 from rollog.replay.lineage import why as why_model
@@ -28,6 +30,7 @@ from rollog.replay.output import Format, finite, json_lines, written, yaml_text
 from rollog.replay.paths import at_path
 from rollog.replay.plain import derived_to_plain, state_digest, state_to_plain
 from rollog.replay.references import Span, resolve_span
+from rollog.replay.report_tables import report as report_model
 from rollog.replay.selection import Selection
 from rollog.replay.status import stalled
 from rollog.replay.status import status as status_model
@@ -40,7 +43,7 @@ FOLLOW_BLOCK_S: Final = 1.0
 
 def register(app: typer.Typer) -> None:
     """Put the reading verbs into ``app``."""
-    for verb in (log, show, state, status, coverage, verify, why):
+    for verb in (log, show, state, status, coverage, report, verify, why):
         app.command()(verb)
 
 
@@ -190,6 +193,28 @@ def coverage(
     _answer(model, map(printable, coverages.screen(model)), output, json, rows="epochs")
     if fail_under is not None and (model["coverage"] is None or model["coverage"] < fail_under):
         raise typer.Exit(NO)
+
+
+@mendable()
+def report(
+    run: options.Run = "",
+    to: options.ReportFile = Path("report.html"),
+    file: options.LogFile = None,
+    redis: options.Redis = None,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    no_color: options.NoColor = False,
+) -> None:
+    """What came of a run, as one HTML file with plots that needs nothing else."""
+    page = reports.target(to)
+    source = Source(run=run, log=file, redis=redis)
+    moment = source.moment()
+    with opened(source) as timeline:
+        options.say(f"reading {timeline.log!r}", verbose, quiet)
+        empty = timeline.log.head().offset == 0
+        model = report_model(() if empty else timeline.log.read(1, timeline.offset(moment)))
+    reports.write(page, model)
+    options.write([str(page)])
 
 
 @mendable()

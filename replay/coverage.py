@@ -59,24 +59,45 @@ class RowTotals:
         }
 
 
+@dataclass(slots=True)
+class Coverage:
+    """Follows a log and keeps what the table needs. ``state``: the fold of the entries so far."""
+
+    state: State = field(default_factory=State)
+    tally: Tally = field(default_factory=Tally)
+    book: Conservation = field(default_factory=Conservation)
+    totals: RowTotals = field(default_factory=RowTotals)
+
+    def follow(self, entry: Entry) -> TrainedStep | None:
+        """Take the next entry; the step that it trained for the first time, if it did."""
+        self.book.follow(entry)
+        self.tally.follow(self.state, entry)
+        fold(self.state, entry)
+        if not self.tally.recent or self.tally.recent[-1].offset != entry.offset:
+            return None
+        self.totals.add(self.tally.recent[-1])
+        return self.tally.recent[-1]
+
+    def to_plain(self) -> dict[str, Any]:
+        """The table, plain values only."""
+        state = self.state
+        epochs = self.book.rows(state, state.settings["data"]["epochs"]) if state.offset else []
+        return {
+            "schema": SCHEMA,
+            "run": state.run,
+            "offset": state.offset,
+            "coverage": percent(epochs),
+            "epochs": [{"schema": EPOCH_SCHEMA, **row, "coverage": percent([row])} for row in epochs],
+            "trained": self.totals.to_plain(),
+        }
+
+
 def coverage(entries: Iterable[Entry]) -> dict[str, Any]:
-    """The table of a log from its first entry on, plain values only."""
-    state, tally, book, totals = State(), Tally(), Conservation(), RowTotals()
+    """The table of a log from its first entry on."""
+    table = Coverage()
     for entry in naming_the_writer(entries):
-        book.follow(entry)
-        tally.follow(state, entry)
-        fold(state, entry)
-        if tally.recent and tally.recent[-1].offset == entry.offset:
-            totals.add(tally.recent[-1])
-    epochs = book.rows(state, state.settings["data"]["epochs"]) if state.offset else []
-    return {
-        "schema": SCHEMA,
-        "run": state.run,
-        "offset": state.offset,
-        "coverage": percent(epochs),
-        "epochs": [{"schema": EPOCH_SCHEMA, **row, "coverage": percent([row])} for row in epochs],
-        "trained": totals.to_plain(),
-    }
+        table.follow(entry)
+    return table.to_plain()
 
 
 def percent(rows: Iterable[dict[str, int]]) -> float | None:

@@ -47,6 +47,9 @@ Types = Annotated[list[str] | None, typer.Option("--type", metavar="TYPE", help=
 Prompt = Annotated[int | None, typer.Option("--prompt", metavar="ORDINAL", help="only what names this prompt")]
 Step = Annotated[int | None, typer.Option("--step", metavar="STEP", help="only what names this step")]
 Where = Annotated[list[str] | None, typer.Option("--where", metavar="FIELD=VALUE", help="also !=, <, <=, >, >=")]
+ReportFile = Annotated[
+    Path, typer.Option("--output", "-o", metavar="FILE", help="the page; one that is there is replaced")
+]
 FromScratch = Annotated[bool, typer.Option("--from-scratch", help="do not look at the saved states")]
 FailUnder = Annotated[
     float | None, typer.Option(min=0, max=100, metavar="PERCENT", help="exit 1 when the coverage is below it")

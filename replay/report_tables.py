@@ -1,0 +1,173 @@
+"""What ``rollog report`` shows, as one plain model that is read once from the log: the page draws it and adds nothing.
+
+Rule 1: a step is counted as it was trained first, as in ``coverage``; one that is trained again changes nothing here.
+Rule 2: staleness is the step less the oldest weights that made a group, in versions.
+Rule 3: however long the run, a plot has at most ``MOST_POINTS`` points and the map of prompts ``MOST_CELLS`` cells: a
+        point is the mean of neighbouring steps, a cell shows what is worst among neighbouring prompts.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Final
+
+from rollog.events.log import Entry
+from rollog.events.vocabulary import Borrow, Drop, Evict, Filter, Train
+from rollog.replay.coverage import Coverage
+from rollog.replay.state import State
+from rollog.replay.status import status
+from rollog.replay.tally import TrainedStep
+from rollog.replay.writers import naming_the_writer
+
+SCHEMA: Final = "rollog.report/1"
+MOST_POINTS: Final = 500
+MOST_CELLS: Final = 20_000
+
+
+class Fate(IntEnum):
+    """What became of a prompt; where a cell stands for several, the greatest is shown."""
+
+    NEVER_SEEN = 0
+    """Not handed out yet."""
+    TRAINED = 1
+    """In a trained step."""
+    OPEN = 2
+    """Handed out and in one of the places where it waits for something."""
+    FILTERED = 3
+    """Finished, and useless."""
+    EVICTED = 4
+    """Finished or not, and too old."""
+    DROPPED = 5
+    """Given up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """The steps ``first`` to ``last`` together. ``reward``: mean over groups; ``loss``: mean over steps.
+
+    ``padding_share``: of all rows, 0 to 1; ``train_s``: seconds a step; ``borrowed``, ``lent``: finished groups that
+    moved between steps; ``oldest``: the greatest staleness.
+    """
+
+    first: int
+    last: int
+    groups: int
+    rollouts: int
+    rows: int
+    padding: int
+    padding_share: float
+    tokens: int
+    reward: float
+    loss: float
+    train_s: float
+    borrowed: int
+    lent: int
+    oldest: int
+
+
+@dataclass(slots=True)
+class _Tables:
+    """Follows a log beside its coverage."""
+
+    coverage: Coverage = field(default_factory=Coverage)
+    steps: list[TrainedStep] = field(default_factory=list)
+    oldest: dict[int, int] = field(default_factory=dict)
+    """Step -> the greatest staleness of its groups."""
+    staleness: Counter[int] = field(default_factory=Counter)
+    """Staleness -> tokens trained."""
+    borrowed: Counter[int] = field(default_factory=Counter)
+    lent: Counter[int] = field(default_factory=Counter)
+    fates: bytearray = field(default_factory=bytearray)
+
+    def follow(self, entry: Entry) -> None:
+        """Take the next entry."""
+        for event in entry.events:
+            match event:
+                case Train() if event.step >= self.coverage.state.version:
+                    self._train(self.coverage.state, event.step)
+                case Drop():
+                    self._settle(Fate.DROPPED, (event.prompt,))
+                case Filter():
+                    self._settle(Fate.FILTERED, (event.prompt,))
+                case Evict():
+                    self._settle(Fate.EVICTED, event.prompts)
+                case Borrow():
+                    self.borrowed[event.borrower] += 1
+                    self.lent[event.lender] += 1
+                case _:
+                    pass
+        step = self.coverage.follow(entry)
+        if step is not None:
+            self.steps.append(step)
+
+    def _train(self, state: State, step: int) -> None:
+        """Read the step's groups from the State before it is trained."""
+        members = list(state.step(step).members())
+        self._settle(Fate.TRAINED, [member.prompt for member in members])
+        for member in members:
+            self.staleness[step - member.finished.born] += member.finished.tokens
+        self.oldest[step] = max((step - member.finished.born for member in members), default=0)
+
+    def _settle(self, fate: Fate, prompts: Sequence[int]) -> None:
+        missing = max(prompts, default=-1) + 1 - len(self.fates)
+        self.fates.extend(bytes(max(0, missing)))
+        for prompt in prompts:
+            self.fates[prompt] = fate
+
+    def points(self, most: int) -> list[Point]:
+        """The trained steps, neighbours together where there are too many."""
+        each = -(-len(self.steps) // most) or 1
+        return [self._point(self.steps[at : at + each]) for at in range(0, len(self.steps), each)]
+
+    def _point(self, steps: Sequence[TrainedStep]) -> Point:
+        groups = sum(step.groups for step in steps)
+        rows = sum(step.rows for step in steps)
+        padding = sum(step.padding for step in steps)
+        return Point(
+            first=steps[0].step,
+            last=steps[-1].step,
+            groups=groups,
+            rollouts=sum(step.rollouts for step in steps),
+            rows=rows,
+            padding=padding,
+            padding_share=padding / (rows + padding) if rows + padding else 0.0,
+            tokens=sum(step.tokens for step in steps),
+            reward=sum(step.reward_mean * step.groups for step in steps) / groups if groups else 0.0,
+            loss=sum(step.loss for step in steps) / len(steps),
+            train_s=sum(step.seconds for step in steps) / len(steps),
+            borrowed=sum(self.borrowed[step.step] for step in steps),
+            lent=sum(self.lent[step.step] for step in steps),
+            oldest=max(self.oldest[step.step] for step in steps),
+        )
+
+    def cells(self, most: int) -> tuple[int, list[Fate]]:
+        """(prompts a cell, the fates of all prompts of all epochs by ordinal)."""
+        state = self.coverage.state
+        planned = state.num_rows * state.settings["data"]["epochs"] if state.offset else 0
+        whole = max(planned, state.handed_out)  # a fork may go on with fewer rows
+        fates = self.fates[:whole] + bytes(max(0, whole - len(self.fates)))
+        for prompt in state.groups:
+            fates[prompt] = Fate.OPEN
+        each = -(-whole // most) or 1
+        return each, [Fate(max(fates[at : at + each])) for at in range(0, whole, each)]
+
+
+def report(entries: Iterable[Entry], *, points: int = MOST_POINTS, cells: int = MOST_CELLS) -> dict[str, Any]:
+    """The model of a log from its first entry on. ``status`` is that of ``rollog status`` at the same moment.
+
+    ``points``, ``cells``: at most so many.
+    """
+    tables = _Tables()
+    for entry in naming_the_writer(entries):
+        tables.follow(entry)
+    each, shown = tables.cells(cells)
+    return {
+        "schema": SCHEMA,
+        "status": status(tables.coverage.state, tables.coverage.tally),
+        "coverage": tables.coverage.to_plain(),
+        "points": tables.points(points),
+        "staleness": dict(sorted(tables.staleness.items())),
+        "prompts_per_cell": each,
+        "cells": shown,
+    }
