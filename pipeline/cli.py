@@ -8,6 +8,7 @@ from typing import Final
 
 import typer
 
+from rollog.pipeline.prompt_sources import source_of_prompts
 from rollog.pipeline.run_verbs import register as register_run_verbs
 from rollog.pipeline.scaling import register as register_scale
 from rollog.pipeline.simulation.verb import register as register_simulate
@@ -18,7 +19,13 @@ ABOUT: Final = """Asynchronous GRPO on a log: every prompt of every epoch is in 
 
 train, resume, stop, scale and ps run something; status, log, show, state and verify read."""
 
-app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, help=ABOUT)
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    help=ABOUT,
+    context_settings={"obj": source_of_prompts},
+)
 reading.register(app)
 register_time_verbs(app)
 register_simulate(app)

@@ -4,7 +4,8 @@ Rule 1: they work on a running run, on one that ended and after a crash, and nev
 Rule 2: data on stdout, messages on stderr; ``-q`` leaves the messages out, ``-v`` says what was opened.
 Rule 3: every verb answers in every format from one plain model; the exit code is the answer's yes or no.
 
-``register(app)`` puts them into the command ``rollog``; ``python -m rollog.replay.cli`` has only them.
+``register(app)`` puts them into the command ``rollog``; ``python -m rollog.replay.cli`` has only them. Which source a
+prompt is of is known where data sets are read: an app that can tell has ``coverage_by.Sources`` as its ``obj``.
 """
 
 import contextlib
@@ -22,6 +23,7 @@ from rollog.events.redis_reader import RedisReader
 from rollog.replay import coverage as coverages
 from rollog.replay import options, screens
 from rollog.replay import report as reports
+from rollog.replay.coverage_by import EPOCH, parse_by
 from rollog.replay.exit_codes import NO, mendable
 from rollog.replay.lineage import parse_subject, why_screen
 from rollog.replay.lineage import why as why_model
@@ -173,7 +175,9 @@ def status(
 
 @mendable()
 def coverage(
+    context: typer.Context,
     run: options.Run = "",
+    by: options.By = EPOCH,
     fail_under: options.FailUnder = None,
     file: options.LogFile = None,
     redis: options.Redis = None,
@@ -183,14 +187,16 @@ def coverage(
     verbose: options.Verbose = False,
     no_color: options.NoColor = False,
 ) -> None:
-    """What became of the prompts of every epoch, and how many rows training them took."""
+    """What became of the prompts of every epoch and source, and how many rows training them took."""
+    keys, sources = parse_by(by), context.obj
     source = Source(run=run, log=file, redis=redis)
     moment = source.moment()
     with opened(source) as timeline:
         options.say(f"reading {timeline.log!r}", verbose, quiet)
         empty = timeline.log.head().offset == 0
-        model = coverages.coverage(() if empty else timeline.log.read(1, timeline.offset(moment)))
-    _answer(model, map(printable, coverages.screen(model)), output, json, rows="epochs")
+        model = coverages.coverage(() if empty else timeline.log.read(1, timeline.offset(moment)), keys, sources)
+    rows = "rows" if "rows" in model else "epochs"
+    _answer(model, map(printable, coverages.screen(model)), output, json, rows=rows)
     if fail_under is not None and (model["coverage"] is None or model["coverage"] < fail_under):
         raise typer.Exit(NO)
 

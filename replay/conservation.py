@@ -9,7 +9,7 @@ Rule 2: epochs are those of the data set that the run began with.
 Rule 3: it keeps four counts an epoch and the prompts that are selected right now, however long the run.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -70,10 +70,11 @@ class Conservation:
             count[epoch] = count.get(epoch, 0) + 1
 
 
-def table(rows: Sequence[dict[str, int]]) -> list[str]:
-    """The rows and, if there are several, their sum, as aligned lines."""
+def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The rows and, if there are several, their sum, as aligned lines. Columns of an epoch or a text are not summed."""
     names = list(rows[0])
-    total: dict[str, Any] = {name: sum(row[name] for row in rows) for name in names} | {"epoch": "all"}
+    heads = [name for name in names if name == "epoch" or isinstance(rows[0][name], str)]
+    total = {name: "" if name in heads else sum(row[name] for row in rows) for name in names} | {names[0]: "all"}
     shown = [*rows, total] if len(rows) > 1 else list(rows)
     cells = [[name.replace("_", " ") for name in names]]
     cells += [[value if isinstance(value, str) else f"{value:,}" for value in row.values()] for row in shown]

@@ -7,12 +7,15 @@ Rule 2: rows are those of the steps as they were trained first; a step trained a
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rollog.events.log import Entry
 from rollog.replay.conservation import Conservation, table
+from rollog.replay.coverage_by import EPOCH, SOURCE, Sources, rows_by
+from rollog.replay.errors import BadReference
+from rollog.replay.fates import Fates
 from rollog.replay.projector import fold
 from rollog.replay.state import State
 from rollog.replay.tally import Tally, TrainedStep
@@ -20,6 +23,7 @@ from rollog.replay.writers import naming_the_writer
 
 SCHEMA: Final = "rollog.coverage/1"
 EPOCH_SCHEMA: Final = "rollog.coverage_of_epoch/1"
+ROW_SCHEMA: Final = "rollog.coverage_row/1"
 
 
 @dataclass(slots=True)
@@ -66,11 +70,13 @@ class Coverage:
     state: State = field(default_factory=State)
     tally: Tally = field(default_factory=Tally)
     book: Conservation = field(default_factory=Conservation)
+    fates: Fates = field(default_factory=Fates)
     totals: RowTotals = field(default_factory=RowTotals)
 
     def follow(self, entry: Entry) -> TrainedStep | None:
         """Take the next entry; the step that it trained for the first time, if it did."""
         self.book.follow(entry)
+        self.fates.follow(self.state, entry)
         self.tally.follow(self.state, entry)
         fold(self.state, entry)
         if not self.tally.recent or self.tally.recent[-1].offset != entry.offset:
@@ -92,15 +98,24 @@ class Coverage:
         }
 
 
-def coverage(entries: Iterable[Entry]) -> dict[str, Any]:
-    """The table of a log from its first entry on."""
+def coverage(entries: Iterable[Entry], by: Sequence[str] = (EPOCH,), sources: Sources | None = None) -> dict[str, Any]:
+    """The table of a log from its first entry on. ``by`` another key than the epoch: its rows are added as ``rows``.
+
+    Raises ``BadReference`` when it is by source and nobody knows the sources.
+    """
     table = Coverage()
     for entry in naming_the_writer(entries):
         table.follow(entry)
-    return table.to_plain()
+    model, state = table.to_plain(), table.state
+    if SOURCE not in by:
+        return model
+    if sources is None:
+        raise BadReference("--by source needs the data set, which this command does not read: use `rollog coverage`")
+    rows = rows_by(by, table.fates.of(state), state.num_rows, sources(state)) if state.offset else []
+    return model | {"rows": [{"schema": ROW_SCHEMA, **row, "coverage": percent([row])} for row in rows]}
 
 
-def percent(rows: Iterable[dict[str, int]]) -> float | None:
+def percent(rows: Iterable[Mapping[str, Any]]) -> float | None:
     """The coverage of these epochs together."""
     trained = due = 0
     for row in rows:
@@ -111,9 +126,8 @@ def percent(rows: Iterable[dict[str, int]]) -> float | None:
 
 def screen(model: dict[str, Any]) -> Iterator[str]:
     """The table, and two lines below it."""
-    counts = [
-        {name: value for name, value in row.items() if name not in ("schema", "coverage")} for row in model["epochs"]
-    ]
+    rows = model.get("rows", model["epochs"])
+    counts = [{name: value for name, value in row.items() if name not in ("schema", "coverage")} for row in rows]
     if counts:
         yield from table(counts)
         yield ""

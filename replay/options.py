@@ -51,6 +51,7 @@ ReportFile = Annotated[
     Path, typer.Option("--output", "-o", metavar="FILE", help="the page; one that is there is replaced")
 ]
 FromScratch = Annotated[bool, typer.Option("--from-scratch", help="do not look at the saved states")]
+By = Annotated[str, typer.Option("--by", metavar="epoch,source", help="what a row of the table stands for")]
 FailUnder = Annotated[
     float | None, typer.Option(min=0, max=100, metavar="PERCENT", help="exit 1 when the coverage is below it")
 ]

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from rollog.replay.errors import ReplayError
-from rollog.replay.report_tables import Fate, Point
+from rollog.replay.fates import Fate
+from rollog.replay.report_tables import Point
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,7 +28,7 @@ BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, RED, PINK = (
 NOTHING: Final = "#EEEEEE"
 COLOURS: Final = {
     Fate.NEVER_SEEN: NOTHING, Fate.TRAINED: SKY, Fate.OPEN: YELLOW, Fate.FILTERED: ORANGE, Fate.EVICTED: PINK,
-    Fate.DROPPED: BLACK,
+    Fate.DROPPED: BLACK, Fate.UNACCOUNTED: RED,
 }  # fmt: skip
 
 
@@ -62,14 +63,22 @@ def epochs(rows: Sequence[Mapping[str, Any]]) -> bytes:
     def draw(axes: "Axes") -> None:
         places = range(len(rows))
         left = [0] * len(rows)
-        for fate in (Fate.TRAINED, Fate.DROPPED, Fate.FILTERED, Fate.EVICTED, Fate.OPEN, Fate.NEVER_SEEN):
+        for fate in (
+            Fate.TRAINED,
+            Fate.DROPPED,
+            Fate.FILTERED,
+            Fate.EVICTED,
+            Fate.OPEN,
+            Fate.UNACCOUNTED,
+            Fate.NEVER_SEEN,
+        ):
             counts = [row[fate.name.lower()] for row in rows]
             axes.barh(places, counts, left=left, color=COLOURS[fate], edgecolor="white", label=_words(fate))
             left = [before + count for before, count in zip(left, counts, strict=True)]
         axes.set_yticks(places, [str(row["epoch"]) for row in rows])
         axes.invert_yaxis()
         axes.set(xlabel="prompts", ylabel="epoch")
-        axes.legend(ncols=6, loc="lower center", bbox_to_anchor=(0.5, 1), frameon=False)
+        axes.legend(ncols=7, loc="lower center", bbox_to_anchor=(0.5, 1), frameon=False)
 
     return drawn(draw, 1.2 + 0.28 * len(rows))
 
@@ -92,7 +101,7 @@ def prompts(cells: Sequence[Fate], prompts_per_cell: int) -> bytes:
         )
         axes.set(xlabel="prompt", ylabel="first of the line")
         marks = [Patch(facecolor=COLOURS[fate], label=_words(fate)) for fate in Fate if fate in set(cells)]
-        axes.legend(handles=marks, ncols=6, loc="lower center", bbox_to_anchor=(0.5, 1), frameon=False)
+        axes.legend(handles=marks, ncols=7, loc="lower center", bbox_to_anchor=(0.5, 1), frameon=False)
 
     return drawn(draw, min(8.0, 1.2 + 0.14 * lines))
 

@@ -9,12 +9,12 @@ Rule 3: however long the run, a plot has at most ``MOST_POINTS`` points and the 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import Any, Final
 
 from rollog.events.log import Entry
-from rollog.events.vocabulary import Borrow, Drop, Evict, Filter, Train
+from rollog.events.vocabulary import Borrow, Train
 from rollog.replay.coverage import Coverage
+from rollog.replay.fates import Fate
 from rollog.replay.state import State
 from rollog.replay.status import status
 from rollog.replay.tally import TrainedStep
@@ -23,23 +23,6 @@ from rollog.replay.writers import naming_the_writer
 SCHEMA: Final = "rollog.report/1"
 MOST_POINTS: Final = 500
 MOST_CELLS: Final = 20_000
-
-
-class Fate(IntEnum):
-    """What became of a prompt; where a cell stands for several, the greatest is shown."""
-
-    NEVER_SEEN = 0
-    """Not handed out yet."""
-    TRAINED = 1
-    """In a trained step."""
-    OPEN = 2
-    """Handed out and in one of the places where it waits for something."""
-    FILTERED = 3
-    """Finished, and useless."""
-    EVICTED = 4
-    """Finished or not, and too old."""
-    DROPPED = 5
-    """Given up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +61,6 @@ class _Tables:
     """Staleness -> tokens trained."""
     borrowed: Counter[int] = field(default_factory=Counter)
     lent: Counter[int] = field(default_factory=Counter)
-    fates: bytearray = field(default_factory=bytearray)
 
     def follow(self, entry: Entry) -> None:
         """Take the next entry."""
@@ -86,12 +68,6 @@ class _Tables:
             match event:
                 case Train() if event.step >= self.coverage.state.version:
                     self._train(self.coverage.state, event.step)
-                case Drop():
-                    self._settle(Fate.DROPPED, (event.prompt,))
-                case Filter():
-                    self._settle(Fate.FILTERED, (event.prompt,))
-                case Evict():
-                    self._settle(Fate.EVICTED, event.prompts)
                 case Borrow():
                     self.borrowed[event.borrower] += 1
                     self.lent[event.lender] += 1
@@ -104,16 +80,9 @@ class _Tables:
     def _train(self, state: State, step: int) -> None:
         """Read the step's groups from the State before it is trained."""
         members = list(state.step(step).members())
-        self._settle(Fate.TRAINED, [member.prompt for member in members])
         for member in members:
             self.staleness[step - member.finished.born] += member.finished.tokens
         self.oldest[step] = max((step - member.finished.born for member in members), default=0)
-
-    def _settle(self, fate: Fate, prompts: Sequence[int]) -> None:
-        missing = max(prompts, default=-1) + 1 - len(self.fates)
-        self.fates.extend(bytes(max(0, missing)))
-        for prompt in prompts:
-            self.fates[prompt] = fate
 
     def points(self, most: int) -> list[Point]:
         """The trained steps, neighbours together where there are too many."""
@@ -143,14 +112,9 @@ class _Tables:
 
     def cells(self, most: int) -> tuple[int, list[Fate]]:
         """(prompts a cell, the fates of all prompts of all epochs by ordinal)."""
-        state = self.coverage.state
-        planned = state.num_rows * state.settings["data"]["epochs"] if state.offset else 0
-        whole = max(planned, state.handed_out)  # a fork may go on with fewer rows
-        fates = self.fates[:whole] + bytes(max(0, whole - len(self.fates)))
-        for prompt in state.groups:
-            fates[prompt] = Fate.OPEN
-        each = -(-whole // most) or 1
-        return each, [Fate(max(fates[at : at + each])) for at in range(0, whole, each)]
+        fates = self.coverage.fates.of(self.coverage.state)
+        each = -(-len(fates) // most) or 1
+        return each, [Fate(max(fates[at : at + each])) for at in range(0, len(fates), each)]
 
 
 def report(entries: Iterable[Entry], *, points: int = MOST_POINTS, cells: int = MOST_CELLS) -> dict[str, Any]:

@@ -18,8 +18,9 @@ from rollog.events.log import Entry
 from rollog.events.reading import open_reader
 from rollog.events.vocabulary import Borrow, Start, Train
 from rollog.replay.cli import app
+from rollog.replay.fates import Fate
 from rollog.replay.report import page
-from rollog.replay.report_tables import Fate, report
+from rollog.replay.report_tables import report
 
 LOANS = HISTORIES / "loans-0.1.0.rollog"
 VOID = {"meta", "img"}
