@@ -28,6 +28,12 @@ def free_name(wanted: str, runs: Path = RUNS) -> str:
     return name
 
 
+def run_name(wanted: str, overrides: Sequence[str]) -> str:
+    """The name that ``run=NAME`` among the overrides gives, else a free one."""
+    given = [override.removeprefix("run=") for override in overrides if override.startswith("run=")]
+    return given[-1] if given else free_name(wanted)
+
+
 def train(config: Path, overrides: Sequence[str]) -> int:
     """``rollog train CONFIG KEY=VALUE ...`` in this process; returns its exit code."""
     return _exit_code(lambda: run_verbs.train(config, list(overrides)))

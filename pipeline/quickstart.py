@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 from typing import Final
 
-from rollog.pipeline.example_run import free_name, look_next, mean, rewards, train
+from rollog.pipeline.example_run import look_next, mean, rewards, run_name, train
 from rollog.pipeline.training.quickstart_model import write_dataset, write_model
 
 NAME: Final = "quickstart"
@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the model's weights and of the run")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings put over examples/quickstart.yaml")
     arguments = parser.parse_args()
-    run = free_name(NAME)
+    run = run_name(NAME, arguments.overrides)
     if run != NAME:
         print(f"there is a run named {NAME} already: this one is named {run}", flush=True)
     model = prepare(arguments.seed)

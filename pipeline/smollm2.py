@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from rollog.pipeline.errors import ModelError
-from rollog.pipeline.example_run import free_name, look_next, rewards, train, verify
+from rollog.pipeline.example_run import look_next, rewards, run_name, train, verify
 from rollog.pipeline.training.gguf_model import write_model
 
 NAME: Final = "smollm2"
@@ -53,7 +53,7 @@ def main() -> None:
             write_model(wheel_folder() / FILE, MODEL)
         except ModelError as error:
             raise SystemExit(f"rollog: {error}") from None
-    run = free_name(NAME)
+    run = run_name(NAME, arguments.overrides)
     code = train(CONFIG, [f"run={run}", *arguments.overrides])
     if code == 0:
         print(table(rewards(run)))

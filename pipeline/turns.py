@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 from typing import Final
 
-from rollog.pipeline.example_run import free_name, look_next, mean, rewards, train
+from rollog.pipeline.example_run import look_next, mean, rewards, run_name, train
 from rollog.pipeline.training.legs_model import write_model
 
 NAME: Final = "turns"
@@ -34,7 +34,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train a small model in several turns.")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=f"settings put over {CONFIG}")
     arguments = parser.parse_args()
-    run = free_name(NAME)
+    run = run_name(NAME, arguments.overrides)
     write_model(MODEL, seed=0)
     code = train(CONFIG, [f"run={run}", *arguments.overrides])
     if code == 0:

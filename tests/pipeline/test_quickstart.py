@@ -12,7 +12,7 @@ import pytest
 
 from rollog.pipeline import smollm2
 from rollog.pipeline.errors import ModelError
-from rollog.pipeline.example_run import free_name, look_next
+from rollog.pipeline.example_run import free_name, look_next, run_name
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -39,6 +39,10 @@ def test_a_used_name_is_followed_by_the_next_free_one(tmp_path: Path) -> None:
     (tmp_path / "quickstart").mkdir()
     (tmp_path / "quickstart-2").mkdir()
     assert free_name("quickstart", tmp_path) == "quickstart-3"
+
+
+def test_a_name_that_is_given_is_the_name_that_is_read_afterwards() -> None:
+    assert run_name("quickstart", ["seed=1", "run=mine", "grpo.max_steps=2"]) == "mine"
 
 
 def test_what_to_look_at_next_names_the_run_in_every_command() -> None:
