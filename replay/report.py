@@ -144,9 +144,9 @@ def _tokens(model: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _loans(model: Mapping[str, Any]) -> Iterator[str]:
-    loans, points = model["status"]["loans"], model["points"]
+    loans, points, run = model["status"]["loans"], model["points"], model["status"]["run"]
     about = "Finished groups that a later step lent to an earlier one."
-    yield from _section("Loans", about, "why", f"{model['status']['run']} loan:0")
+    yield from _section("Loans", about, *(("why", f"{run} loan:0") if loans["made"] else ("status", run)))
     yield _table([loans])
     if loans["made"]:
         yield from _over_steps(points, "borrowed", "lent", label="groups")
