@@ -60,6 +60,7 @@ def page(model: Mapping[str, Any]) -> str:
             *_rewards(model),
             *_staleness(model),
             *_rows(model),
+            *_time(model),
             *_tokens(model),
             *_loans(model),
             "</body>\n</html>\n",
@@ -98,7 +99,7 @@ def _rewards(model: Mapping[str, Any]) -> Iterator[str]:
     points = model["points"]
     yield from _section("Reward", "The mean over the groups of each step.", "status", model["status"]["run"])
     yield from _over_steps(points, "reward", label="mean reward")
-    yield from _numbers(points, "groups", "rollouts", "tokens", "reward", "loss", "train_s")
+    yield from _numbers(points, "groups", "rollouts", "tokens", "reward", "loss")
 
 
 def _staleness(model: Mapping[str, Any]) -> Iterator[str]:
@@ -125,6 +126,13 @@ def _rows(model: Mapping[str, Any]) -> Iterator[str]:
     yield from _numbers(points, "rollouts", "rows", "padding", "padding_share")
 
 
+def _time(model: Mapping[str, Any]) -> Iterator[str]:
+    about = "Seconds that each step waited for its last group, and that the trainer worked on it."
+    yield from _section("Time", about, "why", f"{model['status']['run']} step:9")
+    yield from _over_steps(model["points"], "wait_s", "train_s", label="seconds")
+    yield from _numbers(model["points"], "wait_s", "train_s")
+
+
 def _tokens(model: Mapping[str, Any]) -> Iterator[str]:
     tokens = model["status"]["tokens"]
     rest = tokens["wasted"] - tokens["stale"] - tokens["equal_rewards"]
@@ -139,8 +147,10 @@ def _tokens(model: Mapping[str, Any]) -> Iterator[str]:
     yield from _section("Tokens", about, "status", model["status"]["run"])
     yield _image(plots.bars(parts, x="", y="tokens", colour=plots.GREEN), "tokens by what became of them")
     yield _table([{"generated": tokens["generated"], **parts}])
-    yield "<p>Attempts:</p>"
+    yield "<p>What became of the attempts, and how many a finished group took:</p>"
     yield _table([model["status"]["attempts"]])
+    if model["attempts"]:
+        yield _image(plots.bars(model["attempts"], x="attempts", y="groups"), "finished groups by attempts")
 
 
 def _loans(model: Mapping[str, Any]) -> Iterator[str]:

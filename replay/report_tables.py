@@ -4,6 +4,8 @@ Rule 1: a step is counted as it was trained first, as in ``coverage``; one that 
 Rule 2: staleness is the step less the oldest weights that made a group, in versions.
 Rule 3: however long the run, a plot has at most ``MOST_POINTS`` points and the map of prompts ``MOST_CELLS`` cells: a
         point is the mean of neighbouring steps, a cell shows what is worst among neighbouring prompts.
+Rule 4: a step waited from the moment at which the version was its own until its last group was committed (wall time of
+        the entries, seconds), as ``rollog why RUN step:9`` has it.
 """
 
 from collections import Counter
@@ -12,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rollog.events.log import Entry
-from rollog.events.vocabulary import Borrow, Train
+from rollog.events.vocabulary import Borrow, Commit, Train
 from rollog.replay.coverage import Coverage
 from rollog.replay.fates import Fate
 from rollog.replay.state import State
@@ -29,8 +31,8 @@ MOST_CELLS: Final = 20_000
 class Point:
     """The steps ``first`` to ``last`` together. ``reward``: mean over groups; ``loss``: mean over steps.
 
-    ``padding_share``: of all rows, 0 to 1; ``train_s``: seconds a step; ``borrowed``, ``lent``: finished groups that
-    moved between steps; ``oldest``: the greatest staleness.
+    ``padding_share``: of all rows, 0 to 1; ``train_s``, ``wait_s``: seconds a step, mean (rule 4); ``borrowed``,
+    ``lent``: finished groups that moved between steps; ``oldest``: the greatest staleness.
     """
 
     first: int
@@ -44,6 +46,7 @@ class Point:
     reward: float
     loss: float
     train_s: float
+    wait_s: float
     borrowed: int
     lent: int
     oldest: int
@@ -59,13 +62,24 @@ class _Tables:
     """Step -> the greatest staleness of its groups."""
     staleness: Counter[int] = field(default_factory=Counter)
     """Staleness -> tokens trained."""
+    attempts: Counter[int] = field(default_factory=Counter)
+    """Attempts that a finished group took -> groups."""
+    began: dict[int, float] = field(default_factory=dict)
+    """Step -> when the version was its own."""
+    committed: dict[int, float] = field(default_factory=dict)
+    """Prompt -> when its group was finished; until it is trained."""
+    waited_s: dict[int, float] = field(default_factory=dict)
     borrowed: Counter[int] = field(default_factory=Counter)
     lent: Counter[int] = field(default_factory=Counter)
 
     def follow(self, entry: Entry) -> None:
         """Take the next entry."""
+        self.began.setdefault(self.coverage.state.version, entry.time)
         for event in entry.events:
             match event:
+                case Commit():
+                    self.attempts[event.attempt] += 1
+                    self.committed[event.prompt] = entry.time
                 case Train() if event.step >= self.coverage.state.version:
                     self._train(self.coverage.state, event.step)
                 case Borrow():
@@ -82,6 +96,8 @@ class _Tables:
         members = list(state.step(step).members())
         for member in members:
             self.staleness[step - member.finished.born] += member.finished.tokens
+        last = max((self.committed.pop(member.prompt) for member in members), default=0.0)
+        self.waited_s[step] = max(0.0, last - self.began[step])
         self.oldest[step] = max((step - member.finished.born for member in members), default=0)
 
     def points(self, most: int) -> list[Point]:
@@ -105,6 +121,7 @@ class _Tables:
             reward=sum(step.reward_mean * step.groups for step in steps) / groups if groups else 0.0,
             loss=sum(step.loss for step in steps) / len(steps),
             train_s=sum(step.seconds for step in steps) / len(steps),
+            wait_s=sum(self.waited_s[step.step] for step in steps) / len(steps),
             borrowed=sum(self.borrowed[step.step] for step in steps),
             lent=sum(self.lent[step.step] for step in steps),
             oldest=max(self.oldest[step.step] for step in steps),
@@ -132,6 +149,7 @@ def report(entries: Iterable[Entry], *, points: int = MOST_POINTS, cells: int = 
         "coverage": tables.coverage.to_plain(),
         "points": tables.points(points),
         "staleness": dict(sorted(tables.staleness.items())),
+        "attempts": dict(sorted(tables.attempts.items())),
         "prompts_per_cell": each,
         "cells": shown,
     }

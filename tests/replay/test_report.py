@@ -19,6 +19,7 @@ from rollog.events.reading import open_reader
 from rollog.events.vocabulary import Borrow, Start, Train
 from rollog.replay.cli import app
 from rollog.replay.fates import Fate
+from rollog.replay.lineage import parse_subject, why
 from rollog.replay.report import page
 from rollog.replay.report_tables import report
 
@@ -94,6 +95,21 @@ def test_the_points_add_up_to_what_was_trained_and_lent(loans: list[Entry]) -> N
     assert sum(point.borrowed for point in points) == len(made) == model["status"]["loans"]["made"] > 0
     assert sum(model["staleness"].values()) == model["status"]["tokens"]["trained"]
     assert max(point.oldest for point in points) == max(model["staleness"])
+
+
+@pytest.mark.parametrize("step", [0, 4, 9])
+def test_a_step_waited_as_long_as_why_says(loans: list[Entry], step: int) -> None:
+    told = why(parse_subject(f"step:{step}"), loans)
+
+    (point,) = [point for point in report(loans)["points"] if point.first == step]
+    assert point.wait_s == pytest.approx(told["waited_s"], abs=1e-3)
+
+
+def test_every_finished_group_took_some_attempts(loans: list[Entry]) -> None:
+    model = report(loans)
+
+    assert sum(model["attempts"].values()) == model["status"]["attempts"]["finished"]
+    assert max(model["attempts"]) > 1
 
 
 def test_a_long_run_has_neighbouring_steps_in_one_point_and_the_worst_of_neighbouring_prompts_in_one_cell(
