@@ -4,6 +4,7 @@ import base64
 import re
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,8 +16,10 @@ from typer.testing import CliRunner
 from builders import N, admitted, committed, history, opened, selected, sent, start, trained
 from record_history import HISTORIES
 from rollog.events.log import Entry
+from rollog.events.memory_log import MemoryServer
 from rollog.events.reading import open_reader
 from rollog.events.vocabulary import Borrow, Start, Train
+from rollog.pipeline.simulation.histories import draw, play
 from rollog.replay.cli import app
 from rollog.replay.fates import Fate
 from rollog.replay.lineage import parse_subject, why
@@ -74,13 +77,31 @@ def svgs(html: str) -> list[bytes]:
     return [base64.b64decode(data) for data in re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', html)]
 
 
-@pytest.mark.parametrize("path", sorted(HISTORIES.glob("*.rollog")), ids=lambda path: path.stem)
-def test_every_prompt_is_one_cell_and_the_cells_add_up_to_the_coverage(path: Path) -> None:
-    model = report(recorded(path))
-
+def add_up(entries: list[Entry]) -> None:
+    model = report(entries)
     fates = Counter(model["cells"])
     for fate in Fate:
         assert fates[fate] == sum(epoch[fate.name.lower()] for epoch in model["coverage"]["epochs"]), fate
+
+
+@pytest.mark.parametrize("path", sorted(HISTORIES.glob("*.rollog")), ids=lambda path: path.stem)
+def test_every_prompt_is_one_cell_and_the_cells_add_up_to_the_coverage(path: Path) -> None:
+    add_up(recorded(path))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_cells_of_a_random_history_add_up_in_the_middle_of_it_too(seed: int) -> None:
+    servers: list[MemoryServer] = []
+
+    def make(clock: Callable[[], float]) -> MemoryServer:
+        servers.append(MemoryServer(clock=clock))
+        return servers[-1]
+
+    play(draw(seed), make)
+    entries = list(servers[0].log().read())
+
+    add_up(entries)
+    add_up(entries[: len(entries) // 2])
 
 
 def test_the_points_add_up_to_what_was_trained_and_lent(loans: list[Entry]) -> None:
