@@ -82,6 +82,9 @@ def _missing(state: State, policy: Policy) -> int:
     last = state.cursor
     if not policy.sampler.stamps or not state.filling <= last < policy.max_steps:
         return 0
-    coming = [prompt for place in COMING for prompt in state.places[place] if state.groups[prompt].step == last]
-    finished = len(state.ready.by_step.get(last, ()))  # no question looks at each group of the buffer
-    return max(0, state.target(last) - state.step(last).taken - finished - len(coming))
+    finished = sum(1 for _ in state.ready.of_step(last))  # no question looks at each group of the buffer
+    missing = state.target(last) - state.step(last).taken - finished
+    if missing > 0:
+        groups = state.groups
+        missing -= sum([groups[prompt].step == last for place in COMING for prompt in state.places[place]])
+    return max(0, missing)

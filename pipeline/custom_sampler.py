@@ -80,8 +80,7 @@ class CustomSampler:
         if not self._answers("too_old"):
             if not self.stamps:
                 return list(ready.older_than(state.version))
-            closed = ready.by_step.irange(None, state.version, (True, False))
-            return [prompt for step in closed for prompt in ready.of_step(step)]
+            return list(ready.of_steps_before(state.version))
         prompts = list(self._finished(state, "too_old"))
         for prompt in prompts:
             step = state.groups[prompt].step

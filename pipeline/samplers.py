@@ -15,8 +15,7 @@ the run would wait for itself.
 """
 
 from collections.abc import Iterator, Sequence
-from heapq import merge
-from itertools import islice
+from itertools import chain, islice
 from typing import Protocol, assert_never
 
 from rollog.pipeline.custom_sampler import CustomSampler
@@ -161,13 +160,10 @@ class Windowed(_Unstamped):
 
     def eligible(self, state: State) -> Iterator[int]:
         """Born in the window."""
+        if not self.freshest_first:
+            return state.ready.of_weights_between(self._oldest(state), state.version)
         weights = state.ready.weights_between(self._oldest(state), state.version)
-        if self.freshest_first:
-            for born in reversed(list(weights)):
-                yield from state.ready.of_weight(born)
-        else:
-            buckets = [state.ready.by_weight[born].items() for born in weights]
-            yield from (prompt for _, prompt in merge(*buckets))
+        return chain.from_iterable(map(state.ready.of_weight, reversed(list(weights))))
 
     def too_old(self, state: State) -> Sequence[int]:
         """Born before the window."""

@@ -73,7 +73,7 @@ def _leave(state: State, group: Group) -> None:
     del state.places[group.place][group.prompt]
     if group.place is Place.BUFFER:
         assert group.finished is not None
-        state.ready.discard(group.slot, group.step, group.finished.born)
+        state.ready.discard(group.prompt, group.slot, group.step, group.finished.born)
     elif group.place is Place.IN_FLIGHT:
         state.ready.end(group.weights)
 

@@ -6,20 +6,21 @@ taking k groups costs k steps and a few logarithms, whether 100 wait or 10,000.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from heapq import merge
 
-from sortedcontainers import SortedDict
+from sortedcontainers import SortedDict, SortedList
 
 
 @dataclass(slots=True)
 class ReadyIndex:
-    """Prompts of finished groups. Their keys are sorted; an empty bucket is not kept."""
+    """Prompts of finished groups, sorted three times; the slot orders those of one step and of one birth."""
 
     by_slot: SortedDict = field(default_factory=SortedDict)
     """slot -> prompt, in the order of the latest Dispatch."""
-    by_step: SortedDict = field(default_factory=SortedDict)
-    """step -> slot -> prompt, of the stamped groups."""
-    by_weight: SortedDict = field(default_factory=SortedDict)
-    """born -> slot -> prompt."""
+    by_step: SortedList = field(default_factory=SortedList)
+    """(step, slot, prompt) of the stamped groups."""
+    by_weight: SortedList = field(default_factory=SortedList)
+    """(born, slot, prompt)."""
     unfinished: dict[int, int] = field(default_factory=dict)
     """Weights that orders in flight ask for -> how many such orders."""
 
@@ -27,8 +28,8 @@ class ReadyIndex:
         """An index of its own with the same groups."""
         return ReadyIndex(
             by_slot=self.by_slot.copy(),
-            by_step=SortedDict({step: slots.copy() for step, slots in self.by_step.items()}),
-            by_weight=SortedDict({born: slots.copy() for born, slots in self.by_weight.items()}),
+            by_step=self.by_step.copy(),
+            by_weight=self.by_weight.copy(),
             unfinished=dict(self.unfinished),
         )
 
@@ -36,15 +37,15 @@ class ReadyIndex:
         """A group came into the buffer."""
         self.by_slot[slot] = prompt
         if step is not None:
-            _put_in(self.by_step, step, slot, prompt)
-        _put_in(self.by_weight, born, slot, prompt)
+            self.by_step.add((step, slot, prompt))
+        self.by_weight.add((born, slot, prompt))
 
-    def discard(self, slot: int, step: int | None, born: int) -> None:
+    def discard(self, prompt: int, slot: int, step: int | None, born: int) -> None:
         """A group left the buffer."""
         del self.by_slot[slot]
         if step is not None:
-            _take_out(self.by_step, step, slot)
-        _take_out(self.by_weight, born, slot)
+            self.by_step.remove((step, slot, prompt))
+        self.by_weight.remove((born, slot, prompt))
 
     def start(self, weights: int) -> None:
         """An order went out."""
@@ -58,47 +59,49 @@ class ReadyIndex:
 
     def of_step(self, step: int) -> Iterator[int]:
         """Prompts stamped for this step, in slot order."""
-        yield from self.by_step.get(step, {}).values()
+        return (prompt for _, prompt in _slots(self.by_step, step))
 
     def of_steps_before(self, step: int) -> Iterator[int]:
         """Prompts stamped for a step before this one."""
-        for stamped in self.by_step:
-            if stamped >= step:
-                return
-            yield from self.of_step(stamped)
+        return _before(self.by_step, step)
 
     def of_weight(self, born: int) -> Iterator[int]:
         """Prompts born of these weights, in slot order."""
-        yield from self.by_weight.get(born, {}).values()
+        return (prompt for _, prompt in _slots(self.by_weight, born))
+
+    def of_weights_between(self, oldest: int, newest: int) -> Iterator[int]:
+        """Prompts born of weights in this range, in slot order whatever their weights."""
+        births = [_slots(self.by_weight, born) for born in self.weights_between(oldest, newest)]
+        return (prompt for _, prompt in merge(*births))
 
     def weights_between(self, oldest: int, newest: int) -> Iterator[int]:
         """Birth weights in this range that ready groups have, oldest first."""
-        yield from self.by_weight.irange(oldest, newest)
+        while (first := next(self.by_weight.irange((oldest,)), None)) is not None and first[0] <= newest:
+            yield first[0]
+            oldest = first[0] + 1
 
     def older_than(self, oldest: int) -> Iterator[int]:
         """Prompts born of weights below ``oldest``."""
-        for born in self.by_weight:
-            if born >= oldest:
-                return
-            yield from self.of_weight(born)
+        return _before(self.by_weight, oldest)
 
     def furthest_after(self, step: int) -> int | None:
         """The prompt that may be lent: of the furthest step beyond ``step``, the one with the lowest slot."""
-        if not self.by_step or self.by_step.peekitem()[0] <= step:
+        if not self.by_step or self.by_step[-1][0] <= step:
             return None
-        prompt: int = self.by_step.peekitem()[1].peekitem(0)[1]
-        return prompt
+        return next(self.of_step(self.by_step[-1][0]))
 
 
-def _put_in(buckets: SortedDict, key: int, slot: int, prompt: int) -> None:
-    bucket = buckets.get(key)
-    if bucket is None:
-        bucket = buckets[key] = SortedDict()
-    bucket[slot] = prompt
+def _slots(groups: SortedList, key: int) -> Iterator[tuple[int, int]]:
+    """(slot, prompt) of the groups of this step, or of this birth."""
+    for found, slot, prompt in groups.irange((key,)):
+        if found != key:
+            return
+        yield slot, prompt
 
 
-def _take_out(buckets: SortedDict, key: int, slot: int) -> None:
-    bucket = buckets[key]
-    del bucket[slot]
-    if not bucket:
-        del buckets[key]
+def _before(groups: SortedList, key: int) -> Iterator[int]:
+    """Prompts of the groups of a step, or of a birth, before this one."""
+    for found, _, prompt in groups:
+        if found >= key:
+            return
+        yield prompt

@@ -168,8 +168,8 @@ MUTATIONS: Final = (
              "        return 2 * prompts_per_step - 1", "        return prompts_per_step"),
     # loans
     Mutation("the furthest later step lends", "replay/ready.py",
-             "        prompt: int = self.by_step.peekitem()[1].peekitem(0)[1]",
-             "        prompt: int = self.by_step.peekitem(0)[1].peekitem(0)[1]"),
+             "        return next(self.of_step(self.by_step[-1][0]))",
+             "        return next(self.of_step(self.by_step[0][0]))"),
     Mutation("whoever stands in for a debtor owes the debt", "replay/projector.py",
              "                if loan.spare == event.dropped:",
              "                if False and loan.spare == event.dropped:"),
