@@ -56,8 +56,9 @@ class Head:
 class Outbox:
     """What one entry tells the workers. ``ended``: ordinals whose order and lease go.
 
-    ``results_read``: the results up to this id are answered and can be trimmed. ``train_from``: train messages of steps
-    below can be trimmed; no trainer begins before it any more.
+    ``control``: whoever names published weights names all that hold; control is cut before them. ``results_read``: the
+    results up to this id are answered and can be trimmed. ``train_from``: train messages of steps below can be trimmed;
+    no trainer begins before it any more.
     """
 
     orders: tuple[Order, ...] = ()

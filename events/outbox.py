@@ -1,25 +1,22 @@
 """How an outbox is written beside its entry, and what the control stream must still tell a late reader.
 
 Rule 1: an outbox with orders rings the doorbell: the log adds one ``Doorbell`` to control, nobody else needs to.
-Rule 2: control is cut at every Publish, so it stays short however long the run. What was cut and still holds is said
-        again in the same script, before the new notice: the last ``NewGeneration`` and ``FleetSize``, and the last
-        ``KEPT_WEIGHTS`` published files (``pinned`` loads older ones). So a notice can come twice, which no reader
-        minds.
+Rule 2: control is cut at every Publish, so it stays short however long the run. An outbox that names published
+        weights names all that hold (``pinned`` loads older ones); what else was cut and still holds is said again in
+        the same script, before them: the last ``NewGeneration`` and ``FleetSize``. So a notice can come twice, which
+        no reader minds.
 Rule 3: train is cut from its front, up to the first message of a step that may be trained again. So what an older
         trainer generation was told may stay a while behind it, and a reader skips that.
 Rule 4: the arguments are packed once; a resend carries the same bytes.
 """
 
 from collections.abc import Sequence
-from typing import Final
 
 from rollog.events.codec import pack_message
 from rollog.events.connection import Argument
 from rollog.events.log import Outbox
 from rollog.events.messages import Chunk, Doorbell, FleetSize, NewGeneration, NewWeights, Notice, TrainMessage
 from rollog.events.stream_ids import id_after
-
-KEPT_WEIGHTS: Final = 64
 
 
 class ControlBook:
@@ -28,7 +25,6 @@ class ControlBook:
     def __init__(self) -> None:
         self._generation: NewGeneration | None = None
         self._fleet: FleetSize | None = None
-        self._weights: dict[int, NewWeights] = {}
 
     def notices(self, outbox: Outbox) -> tuple[Sequence[Notice], bool]:
         """The notices to be written for this outbox, and whether everything before them is cut."""
@@ -36,23 +32,15 @@ class ControlBook:
         if outbox.orders and Doorbell() not in said:
             said.append(Doorbell())
         cut = any(isinstance(notice, NewWeights) for notice in said)
-        again: list[Notice] = []
-        if cut:
-            held = (self._generation, self._fleet)
-            again = [*(notice for notice in held if notice is not None), *self._weights.values()]
+        again = [notice for notice in (self._generation, self._fleet) if cut and notice is not None]
         for notice in said:
             match notice:
                 case NewGeneration():
                     self._generation = notice
                 case FleetSize():
                     self._fleet = notice
-                case NewWeights():
-                    self._weights.pop(notice.version, None)
-                    self._weights[notice.version] = notice
                 case _:
                     pass
-        while len(self._weights) > KEPT_WEIGHTS:
-            del self._weights[next(iter(self._weights))]
         return [*again, *said], cut
 
 

@@ -64,9 +64,8 @@ def of_entry(state: State, entry: Entry, oldest_useful: OldestUseful) -> Outbox:
             case Resume(version=version):
                 train.extend(_recorded(state, version, version + 1))
                 control.append(NewGeneration(generation=state.generation))
-            case Publish(version=version, file=file, digest=digest):
-                useful = oldest_useful(state)
-                control.append(NewWeights(version=version, file=file, digest=digest, oldest_useful=useful))
+            case Publish():
+                control.extend(_published(state, oldest_useful))
             case Configure(changes=changes) if fleet.SETTING in changes:
                 control.append(fleet.notice_of(state))
             case Finish(reason=finish):
@@ -89,18 +88,21 @@ def of_state(state: State, oldest_useful: OldestUseful) -> Outbox:
     Ranks skip what they have: they stand at ``standing`` or above, so nothing below it is said again.
     """
     running = sorted(state.at(Place.IN_FLIGHT), key=lambda group: group.slot)
-    useful = oldest_useful(state)
     control: list[Notice] = [NewGeneration(generation=state.generation), fleet.notice_of(state)]
-    control += [
-        NewWeights(version=version, file=weights.file, digest=weights.digest, oldest_useful=useful)
-        for version, weights in sorted(state.published.items())
-    ]
+    control.extend(_published(state, oldest_useful))
     return Outbox(
         orders=tuple(_order(group) for group in running),
         train=tuple(_recorded(state, state.standing, state.standing)),
         control=tuple(control),
         results_read=state.input,
     )
+
+
+def _published(state: State, oldest_useful: OldestUseful) -> Iterator[NewWeights]:
+    """All published weights that hold, the newest last."""
+    useful = oldest_useful(state)
+    for version, weights in sorted(state.published.items()):
+        yield NewWeights(version=version, file=weights.file, digest=weights.digest, oldest_useful=useful)
 
 
 def _recorded(state: State, first_step: int, first_save: int) -> Iterator[TrainMessage]:

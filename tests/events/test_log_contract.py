@@ -318,12 +318,12 @@ def test_control_is_cut_at_a_publish_and_keeps_what_still_holds(store: Any, writ
     pen.say(outbox=Outbox(control=(NewGeneration(generation=1), published(0))))
     for prompt in range(5):
         pen.dispatch(prompt)
-    pen.say(outbox=Outbox(control=(published(1),)))
+    pen.say(outbox=Outbox(control=(published(1), published(2))))
     pen.dispatch(9)
     assert [notice for _, notice in desk.control(1, None, 0)] == [
         NewGeneration(generation=1),
-        published(0),
         published(1),
+        published(2),
         Doorbell(),
     ]
 
