@@ -83,12 +83,14 @@ class Controller:
         Raises ``Fenced`` when another controller took the pen, ``RunFailed`` when the run cannot go on.
         """
         reason: str | None = "start"
+        wait: Wait | None = None
         failures = 0
         while True:
             try:
                 if reason is not None:
                     self.open(reason)
-                wait = self.turn()
+                    wait = None
+                wait = self.turn(wait)
             except LogUncertain as uncertain:
                 failures += 1
                 if failures > MAX_REOPENINGS:
@@ -119,15 +121,20 @@ class Controller:
         self.log.hand_over(outbox.of_state(self.state, self.policy.sampler.oldest_useful))
         self.mailbox.start_after(self.state.input)
 
-    def turn(self) -> Wait:
-        """Decide everything that can be decided, then wait for the outside once and decide what follows from it."""
-        pressure = self.log.pressure()
-        wait = self._advance(pressure)
-        self._flush()
+    def turn(self, wait: Wait | None = None) -> Wait:
+        """Wait for the outside once, and decide what follows from it, or from nothing but the time that has passed.
+
+        ``wait``: what the turn before ended with; without it everything is decided first that can be.
+        """
+        if wait is None:
+            wait = self._advance(self.log.pressure())
+            self._flush()
         self.observer.waiting(self.state, wait)
         if wait.why is WaitFor.NOTHING:
             return wait
-        for event in self.mailbox.wait(self.state, wait.until, self.clock()):
+        inputs = self.mailbox.wait(self.state, wait.until, self.clock())
+        pressure = self.log.pressure()
+        for event in inputs:
             answered = event.id if isinstance(event, Answer) else None
             why = fatal(self.state, event)
             events = decide(self.state, self.policy, event, self.clock())
@@ -139,6 +146,8 @@ class Controller:
             wait = self._advance(pressure)
             if wait.why is WaitFor.NOTHING:  # what has arrived beyond the Finish waits for the next Open
                 break
+        if not inputs:
+            wait = self._advance(pressure)
         self._flush()
         return wait
 
