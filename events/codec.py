@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from hashlib import blake2b
+from types import NoneType
 from typing import Any, Final
 
 import msgpack
@@ -101,7 +102,7 @@ def unseal(header: bytes, payload: bytes, digest: str, previous: str, registry: 
     except UnknownEvent as error:
         raise UnknownEvent(f"entry {offset}: {error}") from None
     events = tuple(event for event in read if event is not None)
-    if sum(type(event) is Dispatch for event in events) > MAX_DISPATCHES_PER_ENTRY:
+    if [type(event) for event in events].count(Dispatch) > MAX_DISPATCHES_PER_ENTRY:
         raise CorruptEntry(f"entry {offset} has more than {MAX_DISPATCHES_PER_ENTRY} dispatches")
     return Entry(
         offset=offset, epoch=epoch, time=time, input=input, events=events,
@@ -117,10 +118,7 @@ def digest_of(previous: str, header: bytes, payload: bytes) -> str:
         before = b""
     if len(before) != len(GENESIS) // 2:
         raise CorruptEntry(f"{previous!r} is not a digest of {len(GENESIS)} hexadecimal digits")
-    whole = blake2b(before, digest_size=16)
-    whole.update(header)
-    whole.update(payload)
-    return whole.hexdigest()
+    return blake2b(before + header + payload, digest_size=16).hexdigest()
 
 
 def pack_message(message: Message) -> bytes:
@@ -183,6 +181,8 @@ def _to_plain(value: Any) -> Any:
     return value
 
 
+_HEADERS: Final = ((int, int, int, float, str), (int, int, int, float, NoneType))
+"""The types of [format, epoch, offset, time, input]."""
 _pack: Final[Callable[[Any], bytes]] = msgpack.Packer(autoreset=True).pack
 
 
@@ -205,9 +205,8 @@ def _read_header(header: bytes) -> tuple[int, int, float, str | None]:
         raise CorruptEntry(f"an entry's header is not [format, epoch, offset, time, input] but {shown(frame)}")
     if frame[0] != FORMAT:
         raise UnknownEvent(f"an entry of format {frame[0]}; this rollog reads format {FORMAT}: use a newer one")
-    match frame:
-        case [_, int(epoch), int(offset), float(time), None | str() as input] if (
-            type(epoch) is int and type(offset) is int and 0 <= epoch <= MAX_INT and 1 <= offset <= MAX_INT
-        ):
+    if tuple(map(type, frame)) in _HEADERS:
+        _, epoch, offset, time, input = frame
+        if 0 <= epoch <= MAX_INT and 1 <= offset <= MAX_INT:
             return offset, epoch, time, input
     raise CorruptEntry(f"an entry's header is not [format, epoch, offset, time, input] but {shown(frame)}")

@@ -328,8 +328,8 @@ class MemoryDesk:
         """Nothing to let go of."""
 
     def _after(self, stream: list[tuple[str, M]], epoch: int, after: str | None) -> Sequence[tuple[str, M]]:
-        if epoch != self._server.epoch:
-            return []
+        if epoch != self._server.epoch or not stream:
+            return ()
         return stream[_after(stream, after, _id_of_message) :]
 
 
@@ -339,6 +339,8 @@ def _after(stream: Sequence[T], after: str | None, id_of: Callable[[T], str]) ->
         return 0
     if id_of(stream[-1]) == after:  # most readers have read all there is
         return len(stream)
+    if id_of(stream[0]) == after:  # and most answers are given to the oldest result
+        return 1
     return bisect_right(stream, stream_id_key(after), key=lambda item: stream_id_key(id_of(item)))
 
 

@@ -1,11 +1,13 @@
 """The ids of a server's streams: ``<milliseconds>-<sequence>``, ordered as numbers, not as strings."""
 
 import re
+from functools import lru_cache
 from typing import Final
 
 _FORM: Final = re.compile(r"(\d{1,19})-(\d{1,19})")
 
 
+@lru_cache(maxsize=1024)  # the same few ids are compared again and again: the newest of each stream
 def stream_id_key(id: str | None) -> tuple[int, int]:
     """What to sort and compare by; None is before every id. Raises ``ValueError`` for what is not an id."""
     if id is None:

@@ -15,9 +15,9 @@ import re
 import reprlib
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from enum import StrEnum
-from typing import Any, Final, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, Generic, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 MAX_INT: Final = (1 << 53) - 1
 """Whole numbers beyond this are not exact in Lua and in JSON readers."""
@@ -40,8 +40,7 @@ class Misfit(ValueError):
     """A value that does not fit its field."""
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(NamedTuple):
     """One field of a shape. ``default`` is ``MISSING`` when the field must be there."""
 
     name: str
@@ -72,13 +71,12 @@ class Shape(Generic[T]):
         """The map to be packed, and whether reading it gives ``value`` itself; if not, ask ``from_wire``."""
         wire: dict[str, Any] = {}
         same = True
-        for field in self.fields:
-            given = getattr(value, field.name)
+        for name, to_wire, _, _ in self.fields:
+            given = getattr(value, name)
             try:
-                written = field.to_wire(given)
+                wire[name] = written = to_wire(given)
             except Misfit as misfit:
-                raise Misfit(f"{self.kind.__name__}.{field.name}: {misfit}") from None
-            wire[field.name] = written
+                raise Misfit(f"{self.kind.__name__}.{name}: {misfit}") from None
             if written is not given:
                 same = False
         return wire, same
@@ -86,14 +84,13 @@ class Shape(Generic[T]):
     def from_wire(self, wire: Mapping[str, Any]) -> T:
         """The value, or ``Misfit`` with the field's name."""
         values: dict[str, Any] = {}
-        for field in self.fields:
-            name = field.name
+        for name, _, from_wire, default in self.fields:
             if name in wire:
                 try:
-                    values[name] = field.from_wire(wire[name])
+                    values[name] = from_wire(wire[name])
                 except Misfit as misfit:
                     raise Misfit(f"{self.kind.__name__}.{name}: {misfit}") from None
-            elif field.default is MISSING:
+            elif default is MISSING:
                 raise Misfit(f"{self.kind.__name__}.{name} is missing")
         return self.kind(**values)
 

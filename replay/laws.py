@@ -19,12 +19,12 @@ def _conservation(state: State) -> Iterator[str]:
             f"{state.handed_out} prompts were handed out, but {len(state.groups)} are in a place "
             f"and {state.settled()} settled"
         )
+    groups = state.groups
     for place, prompts in state.places.items():
         for prompt in prompts:
-            group = state.groups.get(prompt)
-            if group is None or group.place is not place:
+            if prompt not in groups or groups[prompt].place is not place:
                 yield f"prompt {prompt} is listed at {place.value} and is not there"
-    if sum(map(len, state.places.values())) != len(state.groups):
+    if sum(map(len, state.places.values())) != len(groups):
         yield "a prompt is in two places or in none"
 
 
@@ -59,17 +59,18 @@ def _stamps(state: State) -> Iterator[str]:
     meant: dict[int, int] = {}
     filling, cursor = state.filling, state.cursor
     for group in state.groups.values():
-        step = group.step
+        stamp = group.step
         if group.place is Place.RESERVE or group.place is Place.SELECTED:
             continue
-        if step is None or not filling <= step <= cursor:
-            yield f"prompt {group.prompt} ({group.place.value}) is stamped {step}"
+        if stamp is None or not filling <= stamp <= cursor:
+            yield f"prompt {group.prompt} ({group.place.value}) is stamped {stamp}"
             continue
-        meant[step] = meant.get(step, 0) + 1
+        meant[stamp] = meant.get(stamp, 0) + 1
     for number in range(filling, cursor + 1):
-        have, target = meant.get(number, 0) + state.step(number).taken, state.target(number)
+        step, target = state.step(number), state.target(number)
+        have = meant.get(number, 0) + step.taken
         lacks = number < cursor and have < target  # the last one is completed first
-        if (lacks or have > target) and not state.step(number).closed:
+        if (lacks or have > target) and not step.closed:
             yield f"step {number} can never have its {target} groups: {have} are meant for it"
 
 

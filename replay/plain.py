@@ -10,18 +10,22 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import StrEnum
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Final
 
 from rollog.replay.state import Place, State
+
+PLAIN: Final = frozenset({bool, int, float, str})
+"""What JSON says as it is: nearly everything that a State is made of."""
 
 
 def state_to_plain(state: State) -> dict[str, Any]:
     """All of the State: numbers, strings, lists and dicts with string keys. Enums by value, dataclasses as dicts."""
-    plain: dict[str, Any] = {
-        each.name: to_plain(getattr(state, each.name)) for each in fields(state) if each.name != "ready"
+    places = {place.value: list(prompts) for place, prompts in state.places.items()}
+    return {
+        each.name: places if each.name == "places" else to_plain(getattr(state, each.name))
+        for each in fields(state)
+        if each.name != "ready"
     }
-    plain["places"] = {place.value: list(prompts) for place, prompts in state.places.items()}
-    return plain
 
 
 def derived_to_plain(state: State) -> dict[str, Any]:
@@ -46,6 +50,8 @@ def state_digest(state: State) -> str:
 
 def to_plain(value: Any) -> Any:
     """Any value of a State as JSON knows it."""
+    if value is None or type(value) in PLAIN:
+        return value
     if isinstance(value, StrEnum):
         return value.value
     if is_dataclass(value) and not isinstance(value, type):
