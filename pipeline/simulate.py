@@ -11,10 +11,11 @@ Everything that decides is real, and so is the log: the one in memory, which has
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from rollog.events.errors import Fenced
-from rollog.events.log import Log
+from rollog.events.log import Log, Reader
 from rollog.events.memory_log import MemoryServer
 from rollog.events.vocabulary import FinishReason, Start
 from rollog.pipeline.config import Plan, changes
@@ -87,13 +88,13 @@ def simulate(
     outcome = Outcome(State(), world, Audit())
     reader = world.server.log()
     settings = {id(each): each.settings() for each in (plan, *others)}
-    for entry in reader.read():
-        outcome.audit.follow(entry)
+    _catch_up(outcome.audit, reader)
     for restart in range(max_restarts):
         if others and restart and world.strikes(0.5):
             plan = world.plan = world.rng.choice(others)
         wanted = settings[id(plan)]
-        controller, watcher = _controller(plan, wanted, num_rows, outcome, archive, changing=bool(others))
+        recall = partial(_recalled, world, outcome.audit, reader if audited else None)
+        controller, watcher = _controller(plan, wanted, num_rows, outcome, archive, recall, changing=bool(others))
         try:
             finish = controller.run()
         except Death:
@@ -108,8 +109,7 @@ def simulate(
             finish = None
         outcome.stalls += watcher.stalls
         if audited:
-            for entry in reader.read(outcome.audit.state.offset + 1):
-                outcome.audit.follow(entry)
+            _catch_up(outcome.audit, reader)
         if finish in ENDS:
             break
         outcome.stops += finish is FinishReason.STOPPED
@@ -123,8 +123,21 @@ def simulate(
     return outcome
 
 
+def _catch_up(audit: Audit, reader: Reader) -> None:
+    """Let the audit follow the log to its head."""
+    for entry in reader.read(audit.state.offset + 1):
+        audit.follow(entry)
+
+
 def _controller(
-    plan: Plan, settings: Mapping[str, Any], num_rows: int, outcome: Outcome, archive: MakeArchive, *, changing: bool
+    plan: Plan,
+    settings: Mapping[str, Any],
+    num_rows: int,
+    outcome: Outcome,
+    archive: MakeArchive,
+    recall: Callable[[], State],
+    *,
+    changing: bool,
 ) -> tuple[Controller, Watcher]:
     """A controller's new process, and who watches it. ``changing``: whether the log's settings may differ."""
     world, known = outcome.world, outcome.audit.state
@@ -144,24 +157,28 @@ def _controller(
         machine={},
         observer=watcher,
         changes=(lambda state: configure(state, wanted),),
-        recall=lambda: _recalled(world, known),
+        recall=recall,
     )
     return controller, watcher
 
 
-def _recalled(world: World, known: State) -> State:
-    """What a restarted controller begins on: a snapshot of what the audit has followed so far, or nothing.
+def _recalled(world: World, audit: Audit, reader: Reader | None) -> State:
+    """What a controller begins on that opens the log: a snapshot of what the audit has followed, or nothing.
 
-    Now and then the snapshot goes through its bytes; a copy is the same, and takes a fraction of the time.
+    Now and then the snapshot goes through its bytes, and is older than the log: the entries since the controller's
+    process began are folded after it. A copy is the same, and takes a fraction of the time; the audit follows the log
+    to its head for it, if there is a ``reader``.
     """
     chance = world.rng.random()
-    if not known.offset or chance < FOLD_RATE:
+    if chance < FOLD_RATE:
         return State()
-    if chance > FOLD_RATE + BYTES_RATE:
-        return known.copy()
-    found = snapshots.decode(snapshots.encode(known))
-    assert found is not None, f"the snapshot of entry {known.offset} cannot be read"
-    return found.state
+    if chance < FOLD_RATE + BYTES_RATE:
+        found = snapshots.decode(snapshots.encode(audit.state))
+        assert found is not None, f"the snapshot of entry {audit.state.offset} cannot be read"
+        return found.state
+    if reader is not None:
+        _catch_up(audit, reader)
+    return audit.state.copy()
 
 
 __all__ = ("Death", "NumberedRows", "Outcome", "Script", "simulate")

@@ -65,7 +65,7 @@ def how_it_fails(history: History, make_server: MakeServer = MemoryServer) -> st
 def play_block(first: int, count: int, play_one: Callable[[History], Outcome] = play) -> Block:
     """Play the seeds ``first`` .. ``first + count - 1`` on the memory log, up to the first that fails."""
     total = Block()
-    with _garbage_kept() as collect:
+    with garbage_kept() as collect:
         for seed in range(first, first + count):
             total += _played(seed, play_one)
             if total.failed is not None:
@@ -90,7 +90,7 @@ def _played(seed: int, play_one: Callable[[History], Outcome]) -> Block:
 
 
 @contextmanager
-def _garbage_kept() -> Iterator[Callable[[], object]]:
+def garbage_kept() -> Iterator[Callable[[], object]]:
     """Garbage stays until it is collected by what this gives; what is there already is never looked at."""
     gc.freeze()
     gc.disable()

@@ -16,9 +16,10 @@ from rollog.events.messages import (
 from rollog.events.vocabulary import FailureKind, Role
 from rollog.pipeline.environments.filters import rule_of
 from rollog.pipeline.inputs import WorkerGone
-from rollog.pipeline.simulation.world import World, digest, unit
+from rollog.pipeline.simulation.world import World, befalls, digest, unit
 
 LATE_S: Final = (1.0, 30.0)
+STARTS_WITHIN_S: Final = 0.5
 
 
 class Generator:
@@ -32,32 +33,43 @@ class Generator:
         self.read_to: str | None = None
         self.weights: dict[int, str] = {}
         self.newest = -1
-        self.version = -1
+        self.version, self.digest = -1, ""
         self.running: dict[int, Order] = {}
         self.born: dict[int, int] = {}
         self.pinned = world.plan.determinism == "pinned"
         self.judges = rule_of(world.plan.failure.filter) is not None
-        self.report(WorkerJoined(worker=name, role=Role.GENERATOR, machine={}))
-        world.at(0.0, self.beat)
+        self.refresh_at = world.now
+        world.at(STARTS_WITHIN_S, self.join)
+
+    def join(self) -> None:
+        """The process is there: later than the launcher's word, in the same breath, that the one before it is gone."""
+        self.report(WorkerJoined(worker=self.name, role=Role.GENERATOR, machine={}))
+        self.beat()
 
     def beat(self) -> None:
-        """Twice a second: refresh leases, load weights, take orders; or die."""
+        """Twice a second: refresh leases that are due, load weights, take orders; or die."""
         if not self.alive:
             return
         world = self.world
         if world.strikes(world.script.generator_deaths_per_s / 2):
             self.die("killed")
             return
+        if world.now >= self.refresh_at:
+            self._refresh()
+        self._read_control()
+        self._take()
+        world.at(0.5, self.beat)
+
+    def _refresh(self) -> None:
+        """As often as a real worker does. An order whose lease is gone is aborted."""
+        self.refresh_at = self.world.now + self.world.plan.flow.lease_s / 3
         claims = [(f"worker:{self.name}", self.incarnation)]
         claims += [(f"p:{prompt}", order.attempt) for prompt, order in self.running.items()]
         for key in self.desk.refresh(self.name, claims):
             if key.startswith("worker:"):
                 self.alive = False
-                return
-            self.running.pop(int(key[2:]), None)
-        self._read_control()
-        self._take()
-        world.at(0.5, self.beat)
+            else:
+                self.running.pop(int(key[2:]), None)
 
     def _read_control(self) -> None:
         epoch = self.desk.epoch()
@@ -70,13 +82,18 @@ class Generator:
                     self.weights[version], self.newest = name, max(version, self.newest)
                     if oldest:
                         self._cancel(oldest)
-                    if not self.pinned and version >= self.version:
-                        self.version = version
-                        self.report(WeightsLoaded(worker=self.name, version=version, digest=name))
                 case Ending():
                     self.alive = False
                 case _:
                     pass
+        if not self.pinned and self.newest >= 0:
+            self._load(self.newest, self.weights[self.newest])
+
+    def _load(self, version: int, name: str) -> None:
+        """The newest weights, once: they are named again with every version that follows them."""
+        if (version, name) != (self.version, self.digest):
+            self.version, self.digest = version, name
+            self.report(WeightsLoaded(worker=self.name, version=version, digest=name))
 
     def _cancel(self, oldest_useful: int) -> None:
         for prompt in [prompt for prompt in self.running if self.born[prompt] < oldest_useful]:
@@ -109,7 +126,7 @@ class Generator:
         late = self.world.strikes(script.late_rate)
         if self.world.strikes(script.infra_rate):
             self._fail(order, FailureKind.INFRA, "played time-out")
-        elif unit(script.seed, "data", order.prompt, order.data_failures) < script.data_rate:
+        elif befalls(script.data_rate, script.seed, "data", order.prompt, order.data_failures):
             self._fail(order, FailureKind.DATA, "played error of the reward function")
         else:
             done = born if self.pinned else self.version
@@ -125,9 +142,9 @@ class Generator:
                 rows=rollouts,
                 tokens=rollouts * 3,
                 reward_mean=unit(script.seed, "reward", order.prompt),
-                reward_std=0.0 if unit(script.seed, "equal", order.prompt) < script.equal_rate else 0.5,
+                reward_std=0.0 if befalls(script.equal_rate, script.seed, "equal", order.prompt) else 0.5,
                 worker=self.name,
-                refused=self.judges and unit(script.seed, "refused", order.prompt) < script.refused_rate,
+                refused=self.judges and befalls(script.refused_rate, script.seed, "refused", order.prompt),
             )
             if late:
                 self.world.at(self.world.rng.uniform(*LATE_S), lambda: self._hand_in(made, lease))

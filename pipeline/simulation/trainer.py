@@ -36,6 +36,7 @@ class Trainer:
         self.blobs: list[tuple[int, str]] = []
         self.saved: set[int] = set()
         self.busy = self.hangs = False
+        self.refresh_at = world.now
         checkpoint = state.checkpoints.get(state.standing)
         self.weights = world.model if checkpoint is None else world.disk[checkpoint.manifest].weights
         self.report(WorkerJoined(worker="rank-0", role=Role.TRAINER, machine={}))
@@ -50,16 +51,18 @@ class Trainer:
         world.at(0.0, self.beat)
 
     def beat(self) -> None:
-        """Twice a second: refresh the lease, read the next order; or die."""
+        """Twice a second: refresh the lease when it is due, read the next order; or die."""
         if not self.alive:
             return
         world = self.world
         if world.strikes(world.script.trainer_deaths_per_s / 2):
             self.die("killed")
             return
-        if self.desk.refresh("rank-0", [("rank:0", self.generation)]):
-            self.alive = False
-            return
+        if world.now >= self.refresh_at:
+            self.refresh_at = world.now + world.plan.flow.lease_s / 3
+            if self.desk.refresh("rank-0", [("rank:0", self.generation)]):
+                self.alive = False
+                return
         if not self.busy:
             self._read()
         world.at(0.5, self.beat)

@@ -22,7 +22,7 @@ from rollog.pipeline.errors import PipelineError
 from rollog.pipeline.loader import Loader
 from rollog.pipeline.plan_file import parse_override
 from rollog.pipeline.simulate import Outcome, Script, simulate
-from rollog.pipeline.simulation.blocks import Block, how_it_fails, play_blocks
+from rollog.pipeline.simulation.blocks import Block, garbage_kept, how_it_fails, play_blocks
 from rollog.pipeline.simulation.histories import draw, small_plan
 from rollog.pipeline.simulation.real_server import real_server
 from rollog.pipeline.simulation.shrinking import described, shrink
@@ -121,7 +121,7 @@ def simulate_verb(
         generator_deaths_per_s=dead_workers,
         trainer_deaths_per_s=dead_workers,
     )
-    with _server(redis, plan.run) as make_server:
+    with _server(redis, plan.run) as make_server, garbage_kept():
         began = time.process_time()
         outcome = simulate(plan, num_rows, script, make_server=make_server, audited=audit)
         took_s = time.process_time() - began

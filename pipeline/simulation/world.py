@@ -153,6 +153,11 @@ class World:
             self.trainer.alive = False
 
 
+def befalls(rate: float, *parts: object) -> bool:
+    """Whether something of this probability is the lot of these parts: always the same answer."""
+    return rate > 0 and unit(*parts) < rate
+
+
 def digest(*parts: object) -> str:
     """64 hexadecimal digits that stand for these parts."""
     return blake2b("|".join(map(str, parts)).encode(), digest_size=32).hexdigest()

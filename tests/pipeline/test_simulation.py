@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from rollog.events.vocabulary import Event, FinishReason, Stall
+from rollog.events.vocabulary import Event, FinishReason, Join, Leave, Load, Stall
 from rollog.pipeline.simulate import Outcome, Script, simulate
 from rollog.pipeline.simulation.histories import draw, play, small_plan
 from rollog.pipeline.simulation.real_server import real_server
@@ -33,6 +33,26 @@ def test_without_the_audit_the_same_history_is_played() -> None:
     audited, plain = (simulate(small_plan(), 40, script, audited=audited) for audited in (True, False))
 
     assert plain.state == audited.state
+
+
+def test_a_generator_leaves_before_its_successor_joins() -> None:
+    outcome = simulate(small_plan(), 60, Script(seed=5, generator_deaths_per_s=0.3))
+
+    seen: dict[str, list[type[Event]]] = {"gen-0": [], "gen-1": []}
+    for event in events(outcome):
+        if isinstance(event, (Join, Leave)) and event.worker in seen:
+            seen[event.worker].append(type(event))
+    for came_and_went in seen.values():
+        assert len(came_and_went) > 4, "it must really have died"
+        assert came_and_went == ([Join, Leave] * len(came_and_went))[: len(came_and_went)]
+
+
+def test_a_generator_reports_each_version_once_as_a_real_one_does() -> None:
+    outcome = simulate(small_plan(), 60, Script(seed=5))
+
+    loads = [(event.worker, event.version) for event in events(outcome) if isinstance(event, Load)]
+    assert len(loads) > outcome.state.version
+    assert len(set(loads)) == len(loads)
 
 
 def totals(seeds: range) -> Counter[str]:

@@ -107,7 +107,7 @@ def test_the_sums_of_a_status_go_on_from_a_snapshot(tmp_path: Path) -> None:
 
 
 def test_whoever_saves_follows_what_is_durable_and_reads_what_nobody_told(tmp_path: Path) -> None:
-    log = a_run(3)
+    log = a_run(8)
     entries = list(log.read(1, 60))
     saver = SavesSnapshots(tmp_path, log, every=20)
 
