@@ -159,7 +159,7 @@ class RedisLog(RedisReader):
                     continue
                 if said.code == "NOSCRIPT":
                     try:
-                        patience.insist(lambda: self._connection.call("SCRIPT", "LOAD", _APPEND.text), self._revive)
+                        patience.insist(self._begin_again, self._revive)
                     except ServerUnreachable as error:
                         raise LogUncertain(f"no answer before entry {entries[landed].offset}: {error}") from error
                     continue
@@ -211,6 +211,11 @@ class RedisLog(RedisReader):
         info = self._insist(lambda: server_info(self._connection, "memory"))
         limit = int(info.get("maxmemory", 0))
         return limit > 0 and int(info["used_memory"]) > PRESSURE * limit
+
+    def _begin_again(self) -> None:
+        """Scripts are gone: the server was started anew, and knows nothing of what it had cut."""
+        rewriting.leave_torn_block(self._connection)
+        self._connection.call("SCRIPT", "LOAD", _APPEND.text)
 
     def _held(self) -> Pen:
         if self._pen is None:

@@ -8,9 +8,10 @@ Rule 2: nobody stands still for it: a rewrite of gigabytes takes minutes. Whoeve
 Rule 3: only the end of a run waits, and not without end: a rewrite that the server's exit cuts short was for nothing.
 Rule 4: Redis, as far as 8.2, cuts a file that a kill has torn inside a script's block of commands after the last whole
         command, and does not run the block. What is appended then would stand behind an open MULTI, and the next load
-        would run the torn block in its place. A rewrite goes on in a new file from its first moment, so the first write
-        of a pen begins one there. Killed before it is done, the server finds the open block in a file that is not the
-        last one: it takes the block off and ends, and its next start loads all. Valkey 9.1 cuts off the block itself.
+        would run the torn block in its place. A rewrite goes on in a new file from its first moment, so a controller
+        begins one there before it writes to a server for the first time since that started. Killed before it is done,
+        the server finds the open block in a file that is not the last one: it takes the block off and ends, and its
+        next start loads all. Valkey 9.1 cuts off the block itself.
 """
 
 from collections.abc import Callable
@@ -38,9 +39,17 @@ def begin(connection: Connection) -> Shortening:
 def leave_torn_block(connection: Connection) -> None:
     """Go on in a new file, where the server may have left an open block at the end of this one (rule 4).
 
-    Raises ``ServerRefused`` when the server does not begin one.
+    Waits while the server saves for others, as it begins no new file then. Raises ``ServerRefused`` when it does not
+    begin one.
     """
-    if not cuts_torn_blocks(connection) and (failed := begin(connection).failed) is not None:
+    if cuts_torn_blocks(connection):
+        return
+    failed, patience = begin(connection).failed, Patience(WAIT_S)
+    while failed is None and server_info(connection, "persistence").get("aof_rewrite_scheduled") == "1":
+        if patience.over:
+            failed = f"the server still saves for others after {WAIT_S:g} s"
+        pause()
+    if failed is not None:
         raise ServerRefused(
             f"{failed}. Before anything is appended this server must begin a new file, as it may have cut the last one "
             "inside a block of commands: let this user run BGREWRITEAOF, see that the server's disk has room, or use "

@@ -19,6 +19,7 @@ TORN_BLOCKS_CUT_SINCE: Final = (9, 1)
 REQUIRED: Final = {
     "appendonly": "yes",
     "appendfsync": "always",
+    "no-appendfsync-on-rewrite": "no",
     "save": "",
     "maxmemory-policy": "noeviction",
     "auto-aof-rewrite-percentage": "0",

@@ -5,6 +5,8 @@ Rule 1: the data is read as the run reads it, and must be the data that the log 
 
 from collections.abc import Callable
 
+from pydantic import ValidationError
+
 from rollog.pipeline.errors import DataError
 from rollog.pipeline.loader import Loader
 from rollog.pipeline.settings import Data
@@ -20,11 +22,11 @@ class NoSources(ReplayError):
 
 def source_of_prompts(state: State) -> Callable[[int], str]:
     """From an ordinal to its source, for the run that the log tells of. Raises ``NoSources``."""
-    data = Data.model_validate(state.settings["data"])
     try:
+        data = Data.model_validate(state.settings["data"])
         loader = Loader.open(data, seed=state.seed, prompts_per_step=state.settings["grpo"]["prompts_per_step"])
         loader.check_unchanged(state.dataset)
-    except DataError as error:
+    except (DataError, ValidationError, OSError) as error:
         raise NoSources(f"the sources of prompts stand in the run's data set: {error}") from error
     sources = [str(loader.row(index)["source"]) for index in range(loader.num_rows)]
     return lambda ordinal: sources[loader.row_index(ordinal)]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rollog.events.log import Entry
+from rollog.events.vocabulary import Fork
 from rollog.replay.conservation import Conservation, table
 from rollog.replay.coverage_by import EPOCH, SOURCE, Sources, rows_by
 from rollog.replay.errors import BadReference
@@ -84,6 +85,10 @@ class Coverage:
         self.totals.add(self.tally.recent[-1])
         return self.tally.recent[-1]
 
+    def cells(self) -> bytearray:
+        """The fate of every prompt of every epoch, by ordinal."""
+        return self.fates.of(self.state, self.book.num_rows)
+
     def to_plain(self) -> dict[str, Any]:
         """The table, plain values only."""
         state = self.state
@@ -105,14 +110,26 @@ def coverage(entries: Iterable[Entry], by: Sequence[str] = (EPOCH,), sources: So
     """
     table = Coverage()
     for entry in naming_the_writer(entries):
+        if SOURCE in by:
+            _refuse_other_data(entry, table.state.handed_out)
         table.follow(entry)
     model, state = table.to_plain(), table.state
     if SOURCE not in by:
         return model
     if sources is None:
         raise BadReference("--by source needs the data set, which this command does not read: use `rollog coverage`")
-    rows = rows_by(by, table.fates.of(state), state.num_rows, sources(state)) if state.offset else []
+    rows = rows_by(by, table.cells(), state.num_rows, sources(state)) if state.offset else []
     return model | {"rows": [{"schema": ROW_SCHEMA, **row, "coverage": percent([row])} for row in rows]}
+
+
+def _refuse_other_data(entry: Entry, handed_out: int) -> None:
+    """One data set says the sources of all prompts, or of none."""
+    for event in entry.events:
+        if isinstance(event, Fork) and handed_out and (event.dataset, event.seed, event.num_rows) != (None, None, None):
+            raise BadReference(
+                f"entry {entry.offset}: this fork went on with other data after {handed_out:,} prompts, whose sources "
+                f"only the data of {event.parent} says: use --by epoch here, and --by source on {event.parent}"
+            )
 
 
 def percent(rows: Iterable[Mapping[str, Any]]) -> float | None:

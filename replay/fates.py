@@ -60,9 +60,9 @@ class Fates:
         for prompt in prompts:
             self.settled[prompt] = fate
 
-    def of(self, state: State) -> bytearray:
-        """The fates by ordinal of all prompts of all epochs; ``state``: the State after the last entry."""
-        planned = state.num_rows * state.settings["data"]["epochs"] if state.offset else 0
+    def of(self, state: State, num_rows: int) -> bytearray:
+        """The fates by ordinal of all prompts of all epochs of ``num_rows``; ``state``: after the last entry."""
+        planned = num_rows * state.settings["data"]["epochs"] if state.offset else 0
         whole = max(planned, state.handed_out)  # a fork may go on with fewer rows
         fates = self.settled[:whole] + bytes(max(0, whole - len(self.settled)))
         for prompt in state.groups:

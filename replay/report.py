@@ -32,9 +32,16 @@ NO_STEP: Final = "No step is trained yet."
 
 def target(file: Path) -> Path:
     """The file that a report is to be written to. Raises ``BadReference`` when none can stand there."""
-    if file.is_dir():
+    try:
+        folder, parent = file.is_dir(), file.parent.is_dir()
+        special = file.is_symlink() or (file.exists() and not file.is_file())
+    except OSError as error:  # a name that is too long
+        raise BadReference(f"-o {file}: {error.strerror}. Name another file.") from error
+    if folder:
         raise BadReference(f"-o {file} is a folder: name a file in it, such as -o {file / 'report.html'}")
-    if not file.parent.is_dir():
+    if special:
+        raise BadReference(f"-o {file} is a link or a device, which would be replaced: name a file of its own")
+    if not parent:
         raise BadReference(f"-o {file}: there is no folder {file.parent}. Make it, or name a file elsewhere.")
     return file
 

@@ -129,7 +129,7 @@ class _Tables:
 
     def cells(self, most: int) -> tuple[int, list[Fate]]:
         """(prompts a cell, the fates of all prompts of all epochs by ordinal)."""
-        fates = self.coverage.fates.of(self.coverage.state)
+        fates = self.coverage.cells()
         each = -(-len(fates) // most) or 1
         return each, [Fate(max(fates[at : at + each])) for at in range(0, len(fates), each)]
 

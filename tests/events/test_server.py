@@ -117,6 +117,7 @@ def test_a_ctrl_c_in_the_terminal_does_not_reach_the_server(run_folder: Path) ->
         ("appendonly", "no", "appendonly yes"),
         ("save", "60 1", 'save ""'),
         ("auto-aof-rewrite-percentage", "100", "auto-aof-rewrite-percentage 0"),
+        ("no-appendfsync-on-rewrite", "yes", "no-appendfsync-on-rewrite no"),
     ],
 )
 def test_a_wrong_setting_is_refused_with_the_line_that_mends_it(

@@ -14,11 +14,13 @@ from rollog.events.file_log import write_segment
 from rollog.events.log import GENESIS, Entry
 from rollog.events.vocabulary import Drop, Start
 from rollog.pipeline.cli import app
+from rollog.pipeline.forking import Terms, fork_entry
 from rollog.pipeline.loader import Loader
 from rollog.pipeline.settings import Data
 from rollog.pipeline.simulate import Script, simulate
 from rollog.pipeline.simulation.histories import small_plan
 from rollog.replay import cli as reading
+from rollog.replay.projector import fold_all
 
 ROWS = 20
 
@@ -121,6 +123,20 @@ def test_other_data_than_the_runs_own_is_refused(archive: str, data: Data) -> No
 
     assert refused.exit_code == 2
     assert "its 1 rows are not those that the run began with" in refused.stderr
+
+
+def test_a_fork_that_went_on_with_other_data_has_no_sources_of_all_its_prompts(
+    entries: list[Entry], tmp_path: Path
+) -> None:
+    state = fold_all(entries)
+    terms = Terms(run="forked", parent="demo", reason="", dataset="other", seed=0, num_rows=40, changes={}, time=9e9)
+    entries.append(fork_entry(state, terms, state.checkpoints[max(state.checkpoints)], lambda blob: True))
+    archive = str(write_segment(tmp_path, "log-2", iter(entries), GENESIS).file)
+    refused = CliRunner().invoke(app, ["coverage", "--log", archive, "--by", "source"])
+
+    assert refused.exit_code == 2
+    assert f"entry {len(entries)}: this fork went on with other data" in refused.stderr
+    assert sum(row["prompts"] for row in rows(archive, "epoch")) == 2 * ROWS
 
 
 def test_what_reads_logs_alone_says_who_knows_the_sources(archive: str) -> None:

@@ -1,6 +1,7 @@
 """The report of a run: its tables add up, and its page is one file that nothing can run in."""
 
 import base64
+import os
 import re
 import sys
 from collections import Counter
@@ -198,9 +199,18 @@ def test_the_verb_writes_the_same_bytes_for_a_moment_and_replaces_the_last_page(
 
 
 @pytest.mark.parametrize(
-    ("to", "says"), [("", "is a folder: name a file in it"), ("none/report.html", "there is no folder")]
+    ("to", "says"),
+    [
+        ("", "is a folder: name a file in it"),
+        ("none/report.html", "there is no folder"),
+        ("link", "is a link or a device"),
+        ("pipe", "is a link or a device"),
+        ("x" * 300, "File name too long"),
+    ],
 )
 def test_a_page_that_cannot_stand_there_is_refused_at_once(tmp_path: Path, to: str, says: str) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    os.mkfifo(tmp_path / "pipe")
     done = CliRunner().invoke(app, ["report", "--log", str(LOANS), "-o", str(tmp_path / to)])
 
     assert done.exit_code == 2
