@@ -2,8 +2,8 @@
 
     begin --> under way --> under way --> ... --> done, or failed and why
 
-Rule 1: nothing depends on it but room on the disk and the time of the next start. So a server that cannot, or does not
-        let us, is no error: the reason is told, and the next archive asks again.
+Rule 1: after an archive nothing depends on it but room on the disk and the time of the next start. So a server that
+        cannot, or does not let us, is no error: the reason is told, and the next archive asks again.
 Rule 2: nobody stands still for it: a rewrite of gigabytes takes minutes. Whoever began it looks again later.
 Rule 3: only the end of a run waits, and not without end: a rewrite that the server's exit cuts short was for nothing.
 Rule 4: Redis, as far as 8.2, cuts a file that a kill has torn inside a script's block of commands after the last whole

@@ -17,7 +17,7 @@ from rollog.replay import cli as reading
 
 ABOUT: Final = """Asynchronous GRPO on a log: every prompt of every epoch is in exactly one place, at every offset.
 
-train, resume, stop, scale and ps run something; status, log, show, state and verify read."""
+train, resume, stop, scale and ps run something; status, log, show, state, why, coverage, report and verify read."""
 
 app = typer.Typer(
     no_args_is_help=True,

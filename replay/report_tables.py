@@ -3,7 +3,8 @@
 Rule 1: a step is counted as it was trained first, as in ``coverage``; one that is trained again changes nothing here.
 Rule 2: staleness is the step less the oldest weights that made a group, in versions.
 Rule 3: however long the run, a plot has at most ``MOST_POINTS`` points and the map of prompts ``MOST_CELLS`` cells: a
-        point is the mean of neighbouring steps, a cell shows what is worst among neighbouring prompts.
+        point is the mean of neighbouring steps, a cell shows what is worst among neighbouring prompts. Each epoch has
+        a bar of its own, however many there are.
 Rule 4: a step waited from the moment at which the version was its own until its last group was committed (wall time of
         the entries, seconds), as ``rollog why RUN step:9`` has it.
 """
